@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the table of tasks in intercepted calls. Takes overflow_lock when a bucket is full. */
 #include <linux/file.h>
 #include <linux/hash.h>

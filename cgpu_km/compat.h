@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* All differences between kernels. probe.h has the questions, and Kbuild the answers: a version
  * number says little about a kernel with backports. Supported: 5.10 … 7.3.
  */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Registration of a core by its module at load and unload; core_swap.c exports both. */
 #ifndef CKM_CORE_LINK_H
 #define CKM_CORE_LINK_H

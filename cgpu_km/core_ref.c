@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the pointer to the active core. Callers that change it hold ckm_lock. */
 #include <linux/rcupdate.h>
 #include <linux/slab.h>

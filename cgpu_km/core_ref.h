@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The active core: how the module calls it, and the reference that keeps it loaded. */
 #ifndef CKM_CORE_REF_H
 #define CKM_CORE_REF_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Access to fields of the driver's structs at the byte offsets of core/nv_abi.h. */
 #ifndef CKM_FIELDS_H
 #define CKM_FIELDS_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Starts and ends the layers, and passes the tables of the upper ones down. Takes no lock. */
 #include <linux/module.h>
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Questions to the headers of the kernel, which compat.h has the answers to: probe.mk compiles
  * each block alone, from `#ifdef PROBE_<name>` on. The release with the change is that of the
  * mainline; distributions have it earlier or never.

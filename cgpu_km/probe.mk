@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 # Read by a Kbuild, which has set
 #   probe-file     the questions: blocks of C, each in #ifdef PROBE_<name>
 #   probe-objects  the objects whose sources include the answers, probed.h

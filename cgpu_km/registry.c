@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns ckm_lock and the lists of containers and GPUs. Takes no lock. */
 #include <linux/cred.h>
 #include <linux/pid_namespace.h>

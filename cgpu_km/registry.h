@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The lock of the module and the two lists it guards.
  *
@@ -12,7 +12,8 @@
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
  *   slot->enable_lock  lets one call per slot wait for a worker that takes the two below
  *   gpu->ctrl_lock  calls that freeze, thaw or set timeslices
- *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
+ *   gpu->lock        scheduler state, ledgers, channel lists of one GPU; a spinlock, because each
+ *                    container's tasks take it: one that slept could be throttled (bounds.md)
  *   core section     (core_ref.h)
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
  * or alone; no lock of this list is taken under it.

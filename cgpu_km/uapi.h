@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The interface to user space: limits, policy numbers, the generic netlink family. The
  * text interface is docs/reference/proc.md.
@@ -92,6 +92,10 @@ enum cgpu_event {
 	 * again (0); or nvidia-uvm's could not be redirected when it was loaded: ERRNO, WHY
 	 */
 	CGPU_EVENT_REDIRECTIONS	= 13,
+	/* 1/s: more than the container's part of what a GPU has a fixed number of. RESOURCE, PID,
+	 * ASKED, LIMIT, USED of the first
+	 */
+	CGPU_EVENT_QUOTA	= 14,
 };
 
 /* Attributes of a message. A CONTAINER message carries ID, COOKIE, DIR, MAJOR, CTL_MINOR,
@@ -115,7 +119,7 @@ enum cgpu_attr {
 	 * (timeslice); a set of controls is their sum.
 	 */
 	CGPU_A_PID		= 13,	/* u32: process, in the initial pid namespace */
-	CGPU_A_ASKED		= 14,	/* u64 bytes */
+	CGPU_A_ASKED		= 14,	/* u64 bytes; these three of QUOTA: in RESOURCE's own unit */
 	CGPU_A_LIMIT		= 15,	/* u64 bytes */
 	CGPU_A_USED		= 16,	/* u64 bytes in use at the refusal */
 	CGPU_A_OLD		= 17,	/* u32: policy, or set of controls */
@@ -134,6 +138,7 @@ enum cgpu_attr {
 	CGPU_A_CANDIDATE	= 27,
 	CGPU_A_ERRNO		= 28,	/* u32; 0: the candidate is active, or no redirection is off */
 	CGPU_A_WHY		= 29,	/* string: the reason, a sentence */
+	CGPU_A_RESOURCE		= 30,	/* string: channels, groups, bar1_bytes, nvdec …: as in N/C/stat */
 };
 
 enum cgpu_slot_attr {

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the list of GPUs and the attachment to the driver. Callers hold ckm_lock. */
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -68,7 +68,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	gpu->born_ns = ktime_get_boottime_ns();
 	init_rwsem(&gpu->open_lock);
 	mutex_init(&gpu->ctrl_lock);
-	mutex_init(&gpu->lock);
+	spin_lock_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
 	ckm_events_init_gpu(gpu);
 	ret = ckm_check_alloc(gpu);
@@ -280,11 +280,11 @@ static bool probe_controls(struct ckm_gpu *gpu)
 		controls &= ~CGPU_CTRL_FREEZE;
 	}
 	kfree(empty);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	core->sched.set_controls(gpu->sched, controls, ktime_get_ns());
 	ckm_core_leave();
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return true;
 }
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * GPUs: discovered once a driver and a core are loaded, kept with their settings while no
  * container exists, and attached (driver pinned, scheduler thread running) from the first

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the list of registered cores. Takes ckm_lock; in a swap every GPU's ctrl_lock and lock. */
 #include <linux/ktime.h>
 #include <linux/preempt.h>
@@ -213,7 +213,7 @@ static void lock_gpus(void)
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		mutex_lock_nest_lock(&gpu->ctrl_lock, &ckm_lock);
 	list_for_each_entry(gpu, &ckm_gpus, node)
-		mutex_lock_nest_lock(&gpu->lock, &ckm_lock);
+		spin_lock_nest_lock(&gpu->lock, &ckm_lock);
 }
 
 static void unlock_gpus(void)
@@ -221,7 +221,7 @@ static void unlock_gpus(void)
 	struct ckm_gpu *gpu;
 
 	list_for_each_entry(gpu, &ckm_gpus, node)
-		mutex_unlock(&gpu->lock);
+		spin_unlock(&gpu->lock);
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		mutex_unlock(&gpu->ctrl_lock);
 		ckm_gpu_kick(gpu);
@@ -240,8 +240,6 @@ static int swap_locked(struct ckm_core *to, struct cgpu_sched **fresh, struct ou
 	if (ckm_core_is_pinned() && !try_module_get(to->owner))
 		return set_outcome(o, -ENOENT, "it is being unloaded");
 	lock_gpus();
-	/* Tenants wait for these locks: no preemption while the states are migrated. */
-	preempt_disable();
 	begin = ktime_get_ns();
 	ret = carry_all(from->ops, to->ops, fresh, o);
 	if (!ret) {
@@ -250,7 +248,6 @@ static int swap_locked(struct ckm_core *to, struct cgpu_sched **fresh, struct ou
 			    from->ops->version,
 		       ktime_get_ns() - begin);
 	}
-	preempt_enable();
 	unlock_gpus();
 	if (ckm_core_is_pinned())
 		module_put(ret ? to->owner : from->owner);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The list of cores, and the swap of the active one: docs/user/upgrade.md. */
 #ifndef CKM_CORE_SWAP_H
 #define CKM_CORE_SWAP_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the start and the end of containers. Callers hold ckm_lock; the end takes it in a work. */
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -8,6 +8,7 @@
 #include "admin/attach.h"
 #include "admin/instance.h"
 #include "core_ref.h"
+#include "intercept/front_file.h"
 #include "registry.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
@@ -106,6 +107,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_LIST_HEAD(&ct->os_events);
 	ratelimit_state_init(&ct->said, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ratelimit_state_init(&ct->alarms, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	ckm_fronts_init(ct);
 	INIT_WORK(&ct->gone, gone_work);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));
@@ -236,6 +238,7 @@ int ckm_container_destroy(const char *id, u64 cookie)
 		ckm_slot_end(&ct->slot[i]);
 	if (kref_read(&ct->ref) > 1)
 		ckm_netlink_event(ct, CGPU_EVENT_DYING);
+	ckm_fronts_end(ct);
 	ckm_container_put(ct);
 	return 0;
 }

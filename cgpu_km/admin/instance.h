@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Creation and destruction of containers. */
 #ifndef CKM_INSTANCE_H
 #define CKM_INSTANCE_H
@@ -37,7 +37,8 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
  * @id: its id
  * @cookie: its cookie, 0 matches any
  *
- * The slots and charges stay until the last file and mapping are gone.
+ * Its open files give back what they hold. The slots and charges stay until that is done, the last
+ * call has returned and the last mapping is gone.
  *
  * Context: Process. Caller holds ckm_lock; sleeps.
  * Return: 0, also if it is dying already; -ENOENT: no such id, or another cookie.

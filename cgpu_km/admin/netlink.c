@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The commands and dumps of the netlink family. Takes ckm_lock. */
 #include <net/genetlink.h>
 
@@ -359,7 +359,7 @@ static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 
 	if (!nest)
 		return -EMSGSIZE;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	for (i = 0; i < CGPU_SLOTS; i++)
 		used += gpu->slot[i] ? gpu->slot[i]->ledger.used_bytes : 0;
@@ -368,7 +368,7 @@ static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 	overcommit = gpu->overcommit_pct;
 	slice_is_set = gpu->slice_is_set;
 	uvm = gpu->uvm_account;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	if (ckm_netlink_put_gpu_names(skb, gpu) ||
 	    nla_put_u32(skb, CGPU_G_POLICY, view.policy) ||
 	    nla_put_u32(skb, CGPU_G_MAX_INST, view.max_inst) ||

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The generic netlink family of uapi.h. */
 #ifndef CKM_NETLINK_H
 #define CKM_NETLINK_H

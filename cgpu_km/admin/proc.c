@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The files of /proc/cgpu_km: their show and store functions. Takes ckm_lock, gpu->lock. */
 #include <linux/seq_file.h>
 #include <linux/slab.h>
@@ -178,7 +178,7 @@ static u64 gpu_value(struct ckm_gpu *gpu, u32 attr)
 	struct cgpu_sched_view view;
 	u64 value = 0;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	switch (attr) {
 	case CGPU_G_DEFAULT_MEMSIZE:
@@ -206,7 +206,7 @@ static u64 gpu_value(struct ckm_gpu *gpu, u32 attr)
 		value = div_u64(view.slice_ns, 1000);
 		break;
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return value;
 }
 
@@ -286,7 +286,7 @@ static u64 slot_value(struct ckm_slot *slot, u32 attr)
 	struct cgpu_sched_entity_view view;
 	u64 value = 0;
 
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &view);
 	switch (attr) {
 	case CGPU_S_CEILING:
@@ -305,7 +305,7 @@ static u64 slot_value(struct ckm_slot *slot, u32 attr)
 		value = view.weight;
 		break;
 	}
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	return value;
 }
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* /proc/cgpu_km; docs/reference/proc.md is the contract. */
 #ifndef CKM_PROC_H
 #define CKM_PROC_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the directories below /proc/cgpu_km and the access check of their files. Takes no lock. */
 #include <linux/capability.h>
 #include <linux/cred.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* A directory of /proc/cgpu_km from a table of its files. */
 #ifndef CKM_PROC_DIR_H
 #define CKM_PROC_DIR_H

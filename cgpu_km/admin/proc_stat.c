@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The proc files with many figures. Takes rm_lock, ctrl_lock, gpu->lock. */
 #include <linux/ktime.h>
 #include <linux/mm.h>
@@ -65,7 +65,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
-	u64 calls, failed, direct, max_ns;
+	u64 calls, failed, max_ns;
 	u32 i, instances = 0, seen, usual_us[CKM_CTRL_KINDS], timeslice_us;
 	struct cgpu_sched_view view;
 	enum ckm_check_state check;
@@ -76,14 +76,13 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	mutex_lock(&gpu->ctrl_lock);
 	calls = gpu->ctrl.calls;
 	failed = gpu->ctrl.failed;
-	direct = gpu->ctrl.direct;
 	max_ns = gpu->ctrl.max_ns;
 	p50 = ckm_ctrl_latency_ns(gpu, 50);
 	p99 = ckm_ctrl_latency_ns(gpu, 99);
 	memcpy(usual_us, gpu->ctrl.usual_us, sizeof(usual_us));
 	timeslice_us = gpu->ctrl.timeslice_us ?: CGPU_TIMESLICE_US;
 	turns = gpu->turns;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	if (gpu->thread)
 		cpu = gpu->thread->se.sum_exec_runtime;
 	limits = gpu->limits_bytes;
@@ -96,7 +95,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 			used += gpu->slot[i]->ledger.used_bytes;
 			instances++;
 		}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	mutex_unlock(&gpu->ctrl_lock);
 
 	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
@@ -109,10 +108,10 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seq_printf(m, "control_timeslice_us %u\ndefault_timeslice_us %u\nswitch_us %u\n",
 		   usual_us[CKM_CTRL_OF_TIMESLICE], timeslice_us,
 		   ckm_ctrl_switch_us() ?: CGPU_SWITCH_NS / 1000);
-	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\ncontrol_direct %llu\nturns %llu\nthread_cpu_ns %llu\n",
-		   calls, failed, direct, turns, cpu);
+	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
+		   calls, failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
-		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
+		   ckm_gpu_context_bytes(gpu, CGPU_ENGINE_GR), driver, driver > used ? driver - used : 0);
 	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",
 		   control_name(seen), control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
@@ -141,16 +140,16 @@ int ckm_proc_show_meminfo(struct seq_file *m, void *obj, u32 attr)
 		list_for_each_entry(mem, &slot->mems, node) {
 			if (!mem->core.bytes)	/* an id */
 				continue;
-			pids[count].pid = mem->core.pid;
+			pids[count].pid = ckm_mem_pid_locked(mem);
 			pids[count++].bytes = mem->core.bytes;
 		}
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		left = core->mem.ledger_free(&slot->ledger);
 		ckm_core_leave();
 	}
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	mutex_unlock(&slot->ct->rm_lock);
 
 	size = 64 + count * 48;
@@ -169,14 +168,29 @@ int ckm_proc_show_meminfo(struct seq_file *m, void *obj, u32 attr)
 	return len < 0 ? len : 0;
 }
 
-static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quota_kind kind,
-		       const char *name)
+static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quota_kind kind)
 {
+	const char *name = ckm_quota_name(kind);
 	struct cgpu_quota_view view;
 	u64 has = ckm_quota_view(slot, kind, &view);
 
 	seq_printf(m, "%s %llu\n%s_floor %llu\n%s_left %llu\n", name, has, name, view.floor,
 		   name, view.left);
+}
+
+static void show_kinds(struct seq_file *m, const u64 *used)
+{
+	static const char *const names[CKM_MEM_KINDS] = {
+		[CKM_MEM_DATA] = "data",
+		[CKM_MEM_CONTEXT] = "context",
+		[CKM_MEM_MANAGED] = "managed",
+		[CKM_MEM_IMPORTED] = "imported",
+		[CKM_MEM_TABLES] = "tables",
+	};
+	u32 kind;
+
+	for (kind = 0; kind < CKM_MEM_KINDS; kind++)
+		seq_printf(m, "used_%s_bytes %llu\n", names[kind], used[kind]);
 }
 
 static void show_listed(struct seq_file *m, struct ckm_container *ct)
@@ -196,6 +210,7 @@ static void show_listed(struct seq_file *m, struct ckm_container *ct)
 struct slot_stat {
 	struct cgpu_sched_stat st;
 	struct cgpu_ledger led;
+	u64 used_by[CKM_MEM_KINDS];
 	char text[512], waits[1024];
 	int len, waits_len;
 };
@@ -206,18 +221,19 @@ static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
 	const struct cgpu_core_ops *core;
 
 	s->len = -ENODEV;
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
 		s->led = slot->ledger;
+		memcpy(s->used_by, slot->used_by, sizeof(s->used_by));
 		s->len = core->text.format_slot_stat(s->text, sizeof(s->text), &s->led, &s->st,
 						     atomic64_read(&slot->refused_calls));
 		s->waits_len = core->text.format_slot_waits(s->waits, sizeof(s->waits),
 							    &s->st);
 		ckm_core_leave();
 	}
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	return s->len < 0 ? s->len : min(s->waits_len, 0);
 }
 
@@ -225,6 +241,7 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct slot_stat *s = kzalloc(sizeof(*s), GFP_KERNEL);
 	struct ckm_slot *slot = obj;
+	enum cgpu_quota_kind kind;
 	int ret;
 
 	if (!s)
@@ -233,14 +250,16 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 	if (ret)
 		goto out;
 	seq_write(m, s->text, s->len);
-	show_quota(m, slot, CGPU_QUOTA_CHANNELS, "channels");
-	show_quota(m, slot, CGPU_QUOTA_GROUPS, "groups");
-	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
+	for (kind = 0; kind <= CGPU_QUOTA_BAR1; kind++)
+		show_quota(m, slot, kind);
 	seq_write(m, s->waits, s->waits_len);
 	show_listed(m, slot->ct);
 	seq_printf(m, "host_limit_bytes %llu\nhost_used_bytes %llu\nhost_refused_allocs %llu\n",
 		   READ_ONCE(slot->ct->host_limit), READ_ONCE(slot->ct->host_used),
 		   READ_ONCE(slot->ct->host_refused));
+	show_kinds(m, s->used_by);
+	for (; kind < CGPU_QUOTAS; kind++)
+		show_quota(m, slot, kind);
 out:
 	kfree(s);
 	return ret;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The show functions of stat and meminfo, for struct ckm_proc_file. */
 #ifndef CKM_PROC_STAT_H
 #define CKM_PROC_STAT_H

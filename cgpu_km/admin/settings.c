@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Sets values of GPUs and slots, all or none. Takes gpu->lock, of several slots under ckm_lock. */
 #include <linux/slab.h>
 #include <linux/stringify.h>
@@ -20,21 +20,29 @@ struct trial {
 	bool uvm_account;
 };
 
-/* Allocates outside of the core section, in which nothing may sleep. The core, and so
- * the size, cannot change while gpu->lock is held.
- */
-static struct cgpu_sched *copy_sched(struct ckm_gpu *gpu)
+/* Of the active core's state; 0: no core. Cannot change while a gpu->lock is held. */
+static size_t sched_size(void)
 {
-	const struct cgpu_core_ops *core;
-	size_t size;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	size_t size = 0;
 
+	if (core) {
+		size = core->sched_size;
+		ckm_core_leave();
+	}
+	return size;
+}
+
+/* To @room, which was made before the lock: under it nothing may sleep. -EAGAIN: the core was swapped
+ * since, and its state has another size.
+ */
+static int copy_sched(const struct ckm_gpu *gpu, struct cgpu_sched *room, size_t size)
+{
 	lockdep_assert_held(&gpu->lock);
-	core = ckm_core_enter();
-	if (!core)
-		return ERR_PTR(-ENODEV);
-	size = core->sched_size;
-	ckm_core_leave();
-	return kmemdup(gpu->sched, size, GFP_KERNEL) ?: ERR_PTR(-ENOMEM);
+	if (sched_size() != size)
+		return -EAGAIN;
+	memcpy(room, gpu->sched, size);
+	return 0;
 }
 
 /* ---- GPUs ---- */
@@ -123,25 +131,23 @@ static int try_values(const struct ckm_gpu *gpu, struct trial *t,
 	return ret;
 }
 
-int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const char **why)
+static int set_values(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const char **why)
 {
+	size_t size = sched_size();
 	struct trial t;
 	int ret;
 
-	*why = NULL;
-	mutex_lock(&gpu->lock);
-	t = (struct trial){
-		.sched = copy_sched(gpu),
-		.default_memsize = gpu->default_memsize,
-		.overcommit_pct = gpu->overcommit_pct,
-		.slice_is_set = gpu->slice_is_set,
-		.uvm_account = gpu->uvm_account,
-	};
-	if (IS_ERR(t.sched)) {
-		mutex_unlock(&gpu->lock);
-		return PTR_ERR(t.sched);
-	}
-	ret = try_values(gpu, &t, values, why);
+	if (!size)
+		return -ENODEV;
+	t.sched = kmalloc(size, GFP_KERNEL);
+	if (!t.sched)
+		return -ENOMEM;
+	spin_lock(&gpu->lock);
+	t.default_memsize = gpu->default_memsize;
+	t.overcommit_pct = gpu->overcommit_pct;
+	t.slice_is_set = gpu->slice_is_set;
+	t.uvm_account = gpu->uvm_account;
+	ret = copy_sched(gpu, t.sched, size) ?: try_values(gpu, &t, values, why);
 	if (!ret) {
 		swap(gpu->sched, t.sched);
 		gpu->default_memsize = t.default_memsize;
@@ -152,8 +158,19 @@ int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const 
 		if (values->given & BIT(CGPU_G_POLICY))
 			ckm_run_state_reset_locked(gpu);
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	kfree(t.sched);
+	return ret;
+}
+
+int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const char **why)
+{
+	int ret;
+
+	*why = NULL;
+	do
+		ret = set_values(gpu, values, why);
+	while (ret == -EAGAIN);
 	if (!ret) {
 		ckm_gpu_kick(gpu);
 		ckm_events_gpu_changed(gpu);
@@ -234,42 +251,62 @@ static void lock_all(struct ckm_slot_values *values, u32 count)
 	u32 i;
 
 	if (count == 1) {
-		mutex_lock(&values->slot->gpu->lock);
+		spin_lock(&values->slot->gpu->lock);
 		return;
 	}
 	for (i = 0; i < count; i++)
-		mutex_lock_nest_lock(&values[i].slot->gpu->lock, &ckm_lock);
+		spin_lock_nest_lock(&values[i].slot->gpu->lock, &ckm_lock);
+}
+
+/* @size: bytes of each of @sched. */
+static int set_slots(struct ckm_slot_values *values, u32 count, struct cgpu_sched **sched,
+		     size_t size, const char **why)
+{
+	int ret = 0;
+	u32 i;
+
+	lock_all(values, count);
+	for (i = 0; !ret && i < count; i++)
+		ret = copy_sched(values[i].slot->gpu, sched[i], size) ?:
+		      try_slot(&values[i], sched[i], why);
+	for (i = 0; !ret && i < count; i++)
+		take_over(&values[i], &sched[i]);
+	for (i = 0; i < count; i++)
+		spin_unlock(&values[i].slot->gpu->lock);
+	return ret;
+}
+
+static int try_slots(struct ckm_slot_values *values, u32 count, const char **why)
+{
+	struct cgpu_sched **sched = kcalloc(count, sizeof(*sched), GFP_KERNEL);
+	size_t size = sched_size();
+	int ret = size ? 0 : -ENODEV;
+	u32 i;
+
+	if (!sched)
+		return -ENOMEM;
+	for (i = 0; !ret && i < count; i++) {
+		sched[i] = kmalloc(size, GFP_KERNEL);
+		ret = sched[i] ? 0 : -ENOMEM;
+	}
+	ret = ret ?: set_slots(values, count, sched, size, why);
+	for (i = 0; i < count; i++)
+		kfree(sched[i]);
+	kfree(sched);
+	return ret;
 }
 
 int ckm_slots_set(struct ckm_slot_values *values, u32 count, const char **why)
 {
-	struct cgpu_sched **sched = kcalloc(count, sizeof(*sched), GFP_KERNEL);
-	int ret = 0;
+	int ret;
 	u32 i;
 
 	*why = NULL;
-	if (!sched)
-		return -ENOMEM;
-	lock_all(values, count);
-	for (i = 0; !ret && i < count; i++) {
-		sched[i] = copy_sched(values[i].slot->gpu);
-		if (IS_ERR(sched[i])) {
-			ret = PTR_ERR(sched[i]);
-			sched[i] = NULL;
-			break;
-		}
-		ret = try_slot(&values[i], sched[i], why);
-	}
+	do
+		ret = try_slots(values, count, why);
+	while (ret == -EAGAIN);
 	for (i = 0; !ret && i < count; i++)
-		take_over(&values[i], &sched[i]);
-	for (i = 0; i < count; i++)
-		mutex_unlock(&values[i].slot->gpu->lock);
-	for (i = 0; i < count; i++) {
-		kfree(sched[i]);
-		if (!ret)
-			ckm_gpu_kick(values[i].slot->gpu);
-	}
-	kfree(sched);
+		ckm_gpu_kick(values[i].slot->gpu);
 	if (!ret)
 		ckm_netlink_event(values->slot->ct, CGPU_EVENT_CHANGED);
 	return ret;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The settings of a GPU and of a container's slots, from /proc and from generic netlink.
  * A call sets all its values or none.

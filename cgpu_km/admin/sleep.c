@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Suspend and hibernation of the system and of the driver. Takes power_lock. */
 #include <linux/limits.h>
 #include <linux/module.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* While the system or the driver sleeps no container is frozen, and the driver gets no calls of ours. */
 #ifndef CKM_SLEEP_H
 #define CKM_SLEEP_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* cgpu_core_X_Y_Z.ko: hands the core to the shell. The only file of the folder
  * that is not part of the core.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The table of operations that the module calls; the only file that sees all parts. */
 #include "core_ops.h"
 #include "nv_abi.h"
@@ -108,12 +108,15 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.knows_driver		= cgpu_call_knows_driver,
 		.branch			= cgpu_call_branch,
 		.abi			= cgpu_call_abi,
-		.engine_is_gr		= cgpu_call_engine_is_gr,
+		.engine			= cgpu_call_engine,
+		.engine_of_kind		= cgpu_call_engine_of_kind,
 		.is_vidmem		= cgpu_call_is_vidmem,
 		.has_page_size		= cgpu_call_has_page_size,
 		.fb_info		= cgpu_call_fb_info,
 		.not_there		= cgpu_call_not_there,
+		.peers			= cgpu_call_peers,
 		.thermal_reads		= cgpu_call_thermal_reads,
+		.may_map_dma		= cgpu_call_may_map_dma,
 		.force_cilp		= cgpu_call_force_cilp,
 		.share_stays		= cgpu_call_share_stays,
 		.run_word		= cgpu_run_word,

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The operations of a core. cgpu_km.ko calls a core through this table only, so that
  * it can be replaced while containers run.
@@ -24,7 +24,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		19	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		22	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -74,7 +74,7 @@ struct cgpu_check_ops {
 		      bool committed, u64 now_ns);
 	void (*touched)(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
 	u64 (*until_ns)(const struct cgpu_sched *t, u64 now_ns);
-	void (*sample)(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+	void (*sample)(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot);
 	void (*evaluate)(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find);
 	void (*hold)(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
@@ -118,13 +118,16 @@ struct cgpu_nv_ops {
 	bool (*knows_driver)(const char *version);
 	u32 (*branch)(const char *version);
 	const struct cgpu_abi *(*abi)(u32 branch);
-	bool (*engine_is_gr)(u32 engine);
+	u32 (*engine)(u32 type);
+	u32 (*engine_of_kind)(u32 kind);
 	bool (*is_vidmem)(u32 attr, u32 flags);
 	bool (*has_page_size)(u32 arch, u32 attr, u32 attr2);
 	u32 (*fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
 		       u64 bar1_left);
 	bool (*not_there)(u32 cmd, u8 *params, u32 size);
+	u32 (*peers)(u32 cmd, const u8 *params, u32 size, const struct cgpu_peer_gpu *own, u32 count);
 	bool (*thermal_reads)(const u8 *params, u32 size);
+	bool (*may_map_dma)(const struct cgpu_dma_map *map);
 	void (*force_cilp)(u8 *params);
 	bool (*share_stays)(u16 type);
 	u32 (*run_word)(u32 source, u32 word);

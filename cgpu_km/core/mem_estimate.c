@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* What an object costs of video memory before the driver has given any. */
 #include "mem_estimate.h"
 

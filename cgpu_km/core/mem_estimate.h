@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What an allocation, a mapping or an object takes of the card: the amounts that are charged. */
 #ifndef CGPU_CORE_MEM_ESTIMATE_H
 #define CGPU_CORE_MEM_ESTIMATE_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* A container's account on one GPU: charge, uncharge, limit. */
 #include "mem_ledger.h"
 

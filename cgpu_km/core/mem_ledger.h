@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Memory accounting of one slot (container x GPU), in bytes. Caller serialises. */
 #ifndef CGPU_CORE_MEM_LEDGER_H
 #define CGPU_CORE_MEM_LEDGER_H

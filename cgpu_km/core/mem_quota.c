@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* How ids of channels and BAR1 are divided: a floor for each container, the rest first come. */
 #include "mem_quota.h"
 

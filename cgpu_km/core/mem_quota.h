@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Resources of which a card has a fixed number, divided among containers. Caller serialises. */
 #ifndef CGPU_CORE_MEM_QUOTA_H
 #define CGPU_CORE_MEM_QUOTA_H
@@ -9,6 +9,10 @@ enum cgpu_quota_kind {
 	CGPU_QUOTA_CHANNELS,	/* channel ids */
 	CGPU_QUOTA_GROUPS,	/* channel group ids */
 	CGPU_QUOTA_BAR1,	/* bytes of video memory mapped for the processor */
+	CGPU_QUOTA_NVDEC,	/* sessions of video engines: objects, in the order of enum cgpu_engine */
+	CGPU_QUOTA_NVENC,
+	CGPU_QUOTA_NVJPG,
+	CGPU_QUOTA_OFA,
 	CGPU_QUOTAS,
 };
 

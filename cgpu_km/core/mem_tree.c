@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The tree of RM objects of a container, as the driver keeps it. */
 #include "mem_tree.h"
 #include "nv_call.h"
@@ -15,8 +15,8 @@ static struct cgpu_obj *dep_of(const struct cgpu_obj *obj, u32 n)
 }
 
 /* Add @pins to @obj and to what it goes with: its ancestors, and those of what it depends on.
- * Only memory is depended on, and memory depends on nothing and lies below a device: CGPU_DEPS
- * paths more at most. Where they meet an object counts a pin more than once, which does not matter.
+ * Only memory and subdevices are depended on, which depend on nothing and lie below a device:
+ * CGPU_DEPS paths more at most. Where they meet an object counts a pin more than once, which does not matter.
  */
 static void count_pins(struct cgpu_obj *obj, u32 pins)
 {
@@ -80,6 +80,13 @@ static void unlink_dependants(struct cgpu_obj *obj)
 	}
 }
 
+/* Of what others may depend on. */
+static bool is_ground(const struct cgpu_obj *obj)
+{
+	return is_memory(obj) || (obj->kind == CGPU_KIND_SUBDEVICE && obj->parent &&
+				  obj->parent->kind == CGPU_KIND_DEVICE);
+}
+
 static bool may_depend(const struct cgpu_obj *obj)
 {
 	const struct cgpu_obj *on;
@@ -87,10 +94,10 @@ static bool may_depend(const struct cgpu_obj *obj)
 
 	for (n = 0; n < CGPU_DEPS; n++) {
 		on = dep_of(obj, n);
-		if (on && (!is_memory(on) || on->state == CGPU_OBJ_DETACHED))
+		if (on && (!is_ground(on) || on->state == CGPU_OBJ_DETACHED))
 			return false;
 	}
-	return !obj->deps || !is_memory(obj);
+	return !obj->deps || (!is_memory(obj) && obj->kind != CGPU_KIND_SUBDEVICE);
 }
 
 static void link_child(struct cgpu_obj *obj, struct cgpu_obj *parent)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
  * They are the same in every branch (make test-abi compares them). Those that differ are in struct cgpu_abi or in the table; of sizes in
@@ -95,6 +95,7 @@
 #define NVOS21_STATUS			28
 #define NVOS32_SIZE			184
 #define NVOS32_FUNCTION			8
+#define NVOS32_H_VASPACE		12
 #define NVOS32_STATUS			20
 #define NVOS32_TOTAL			24
 #define NVOS32_FREE			32
@@ -112,6 +113,7 @@
 #define NVOS32_FN_FREE			3
 #define NVOS32_FN_INFO			5
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
+#define NVOS33_H_DEVICE			4
 #define NVOS33_H_MEMORY			8
 #define NVOS33_OFFSET			16
 #define NVOS33_LENGTH			24
@@ -127,6 +129,8 @@
 #define NVOS46_H_DEVICE			4
 #define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12
+#define NVOS46_FLAGS			32
+#define NVOS46_FLAGS_P2P		0x0ff00000	/* P2P_ENABLE and two subdevices of SLI */
 #define NVOS47_H_DEVICE			4
 #define NVOS47_H_DMA			8
 #define NVOS47_DMA_OFFSET		24
@@ -161,6 +165,7 @@
 #define NV_MEM_ATTR2			28
 #define NV_MEM_SIZE			64
 #define NV_MEM_ALIGNMENT		72
+#define NV_MEM_H_VASPACE		108
 #define NVOS32_ATTR_LOCATION_SHIFT	25
 #define NVOS32_ATTR_LOCATION_VIDMEM	0
 #define NVOS32_ATTR_PAGE_SIZE_SHIFT	23
@@ -180,6 +185,10 @@
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
 #define NV_CHANNEL_H_ERROR		0	/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h */
+#define NV_CHANNEL_H_CONTEXT_SHARE	24
+#define NV_CHANNEL_H_VASPACE		28	/* hHandleVASpace behind it from 610 on */
+#define NV_CONTEXT_SHARE_H_VASPACE	0	/* nvos.h: NV_CTXSHARE_ALLOCATION_PARAMETERS */
+#define NV_VIRTUAL_H_VASPACE		16	/* nvos.h: NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS */
 /* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
 #define NV_DEVICE_INSTANCE		0
 #define NV_DEVICE_CLIENT_SHARE		4
@@ -187,15 +196,31 @@
 #define NV_VASPACE_INDEX_NEW		0
 #define NV_VASPACE_INDEX_DEVICE		3	/* the default one of the device */
 #define NV_EVENT_H_CLIENT		0	/* class/cl0005.h; 0: the allocating client */
+#define NV_PEERS_H_SUBDEVICE		0	/* class/cl503b.h */
+#define NV_PEERS_H_PEER			4
+#define NV_PEERS_CHOICE			8	/* numbers of peers, and the place and size of mailboxes */
+#define NV_PEERS_FLAGS			28
+#define NV_PEERS_EGM			32	/* two more numbers of peers */
+#define NV_PEERS_ANSWERS		40	/* where the driver begins to write */
 #define NV_DEBUGGER_H_CLIENT		0	/* class/cl83de.h: of an older interface, 0 */
 #define NV_DEBUGGER_H_APP_CLIENT	4	/* 0: the allocating client */
 #define NV_DEBUGGER_H_OBJECT		8	/* the compute object */
 #define NV_TSG_PARAMS_SIZE		20
 #define NV_TSG_H_ERROR			0	/* for channels that have none */
 #define NV_TSG_H_ECC_ERROR		4
+#define NV_TSG_H_VASPACE		8
 #define NV_TSG_ENGINE			12
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */
 #define NV2080_ENGINE_TYPE_GR7		8
+#define NV2080_ENGINE_TYPE_NVDEC0	0x13	/* class/cl2080_notification.h */
+#define NV2080_ENGINE_TYPE_NVDEC7	0x1a
+#define NV2080_ENGINE_TYPE_NVENC0	0x1b
+#define NV2080_ENGINE_TYPE_NVENC2	0x1d
+#define NV2080_ENGINE_TYPE_NVENC3	0x3f	/* from 570 on; before, no engine */
+#define NV2080_ENGINE_TYPE_NVJPEG0	0x2b
+#define NV2080_ENGINE_TYPE_NVJPEG7	0x32
+#define NV2080_ENGINE_TYPE_OFA0		0x33
+#define NV2080_ENGINE_TYPE_OFA1		0x3e	/* from 560 on; before, no engine */
 
 /* src/common/sdk/nvidia/inc/class/ */
 #define NV01_ROOT			0x0000
@@ -205,8 +230,11 @@
 #define NV20_SUBDEVICE_0		0x2080
 #define NV01_MEMORY_SYSTEM		0x003e
 #define NV01_MEMORY_LOCAL_USER		0x0040
+#define NV01_MEMORY_VIRTUAL		0x0070
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
+#define NV50_P2P			0x503b
 #define NV50_MEMORY_VIRTUAL		0x50a0
+#define FERMI_CONTEXT_SHARE_A		0x9067
 #define FERMI_VASPACE_A			0x90f1
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
@@ -261,17 +289,25 @@
 #define NV0000_CTRL_P2P_CAPS_V2		0x12b
 #define NV0000_CTRL_FABRIC_STATUS	0x136
 #define NV0000_CTRL_P2P_CAPS_MATRIX	0x13a
+#define NV_P2P_GPUS			32	/* ids, at 0 */
+#define NV_P2P_COUNT			128
 #define NV_P2P_CAPS			132
 #define NV_P2P_STATUS			144
 #define NV_P2P_STATUS_COUNT		9
 #define NV_P2P_STATUS_NOT_SUPPORTED	5
 #define NV_P2P_PEERS			160	/* a pointer */
 #define NV_P2P_V2_PEERS			156	/* the list itself */
+#define NV_P2P_MATRIX_COUNT_A		0
+#define NV_P2P_MATRIX_COUNT_B		4	/* 0: A among each other */
+#define NV_P2P_MATRIX_A			8
+#define NV_P2P_MATRIX_B			40
+#define NV_P2P_MATRIX_GPUS		8
 #define NV_P2P_MATRIX_CAPS		72
 #define NV_FABRIC_STATUS_SKIP		1
 #define NV2080_CTRL_FABRIC_PROBE	0x208001a3
 #define NV2080_CTRL_NVLINK_CAPS		0x20803001
 #define NV2080_CTRL_NVLINK_STATUS	0x20803002
+#define NV2080_CTRL_PEERS_UNNAMED	0x20808162	/* libcuda's, in no public header */
 
 /* ctrl2080thermal.h from 575 on: NV2080_CTRL_THERMAL_SYSTEM_EXECUTE_V2_PARAMS */
 #define NV_THERMAL_SIZE			1432
@@ -381,7 +417,6 @@
 
 /* kernel-open/common/inc/nv_uvm_types.h: UvmGpuChannelInstanceInfo of nvUvmInterfaceRetainChannel() */
 #define NV_UVM_CHANNEL_ID		16	/* the channel's number on its runlist; on Turing, on the GPU */
-#define NV_UVM_CHANNEL_RUNLIST		1104	/* kernel address of its runlist's registers; not since 590 */
 #define NV_UVM_CHANNEL_CHRAM		1096	/* kernel address of the channel's word, NULL before Ampere */
 
 /* open-gpu-doc, manuals/ampere/ga100/dev_runlist.ref.txt: NV_CHRAM_CHANNEL */
@@ -391,10 +426,6 @@
 #define NV_CHRAM_ON_PBDMA		0x0040
 #define NV_CHRAM_ON_ENG			0x0080
 #define NV_CHRAM_PENDING		0x0100
-#define NV_CHRAM_UPDATE_ENABLE		0x00000002	/* bit 0 of a write: clear the bits that are set */
-#define NV_CHRAM_UPDATE_DISABLE		0x00000003
-#define NV_RUNLIST_PREEMPT		0x098	/* of the runlist's registers */
-#define NV_RUNLIST_PREEMPT_RUNLIST	0	/* TYPE: all of it, not one TSG */
 
 /* manuals/turing/tu104/dev_fifo.ref.txt: NV_PCCSR_CHANNEL */
 #define NV_PCCSR			0x00800000	/* in BAR0 */

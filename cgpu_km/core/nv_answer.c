@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Answers that the module gives in place of the driver. */
 #include "nv_answer.h"
 #include "nv_abi.h"
+#include "nv_row.h"
 
 static void put32(u8 *p, u32 value)
 {
@@ -31,9 +32,9 @@ static void no_p2p(u8 *params)
  * @params: the caller's, with its arguments; its answer afterwards
  * @size: of @params
  *
- * The objects that would be created next are refused (NV50_P2P, fabric memory,
- * multicast). With another answer a program would fail there instead of using its
- * fallback.
+ * The objects that would be created next are refused (fabric memory, multicast; peers
+ * without a second GPU). With another answer a program would fail there instead of using
+ * its fallback.
  */
 bool cgpu_call_not_there(u32 cmd, u8 *params, u32 size)
 {
@@ -66,6 +67,84 @@ bool cgpu_call_not_there(u32 cmd, u8 *params, u32 size)
 		return true;
 	}
 	return false;
+}
+
+/* The @n ids at @ids, at most @max, among those of the container. */
+static u32 peers_of(const u8 *ids, u32 n, u32 max, const struct cgpu_peer_gpu *own, u32 count)
+{
+	u32 first = 0, i, k, found = CGPU_PEERS_NONE;
+
+	if (!n || n > max)
+		return CGPU_PEERS_FOREIGN;
+	for (i = 0; i < n; i++) {
+		for (k = 0; k < count && own[k].gpu_id != get32(ids + i * sizeof(u32)); k++)
+			;
+		if (k == count)
+			return CGPU_PEERS_FOREIGN;
+		if (!i)
+			first = k;
+		if (!own[k].arch || own[k].arch != own[first].arch)
+			found = CGPU_PEERS_MIXED;
+		else if (k != first && found == CGPU_PEERS_NONE)
+			found = CGPU_PEERS_DRIVER;
+	}
+	return found;
+}
+
+/* Pairs of two groups, each with an answer of its own: the driver gives those of different
+ * architectures none.
+ */
+static u32 peers_of_groups(const u8 *params, const struct cgpu_peer_gpu *own, u32 count)
+{
+	u32 b = get32(params + NV_P2P_MATRIX_COUNT_B);
+
+	if (peers_of(params + NV_P2P_MATRIX_A, get32(params + NV_P2P_MATRIX_COUNT_A),
+		     NV_P2P_MATRIX_GPUS, own, count) == CGPU_PEERS_FOREIGN)
+		return CGPU_PEERS_FOREIGN;
+	if (b && peers_of(params + NV_P2P_MATRIX_B, b, NV_P2P_MATRIX_GPUS, own,
+			  count) == CGPU_PEERS_FOREIGN)
+		return CGPU_PEERS_FOREIGN;
+	return CGPU_PEERS_DRIVER;
+}
+
+/**
+ * cgpu_call_peers() - who answers a question for peers and NVLink
+ * @cmd: the control
+ * @params: the caller's, which the driver will use
+ * @size: of @params
+ * @own: the GPUs of the container
+ * @count: of @own
+ *
+ * A container with one GPU sees a card without peers, whatever it asks. GPUs of different
+ * architectures are no peers: for PCIe the driver says so as well, and nothing is known of others.
+ * Behind the capabilities libcuda makes a call of each GPU that no header names, with one byte, 0,
+ * and takes an error for GPUs that cannot be peers (seen of 550). What firmware would do is not
+ * known, so it is not forwarded.
+ *
+ * Return: enum cgpu_peers.
+ */
+u32 cgpu_call_peers(u32 cmd, const u8 *params, u32 size, const struct cgpu_peer_gpu *own,
+		    u32 count)
+{
+	if (count < 2)
+		return CGPU_PEERS_NONE;
+	switch (cmd) {
+	case NV0000_CTRL_P2P_CAPS:
+	case NV0000_CTRL_P2P_CAPS_V2:
+		if (size < NV_P2P_CAPS)
+			return CGPU_PEERS_FOREIGN;
+		return peers_of(params, get32(params + NV_P2P_COUNT), NV_P2P_GPUS, own, count);
+	case NV0000_CTRL_P2P_CAPS_MATRIX:
+		if (size < NV_P2P_MATRIX_CAPS)
+			return CGPU_PEERS_FOREIGN;
+		return peers_of_groups(params, own, count);
+	case NV2080_CTRL_NVLINK_CAPS:
+	case NV2080_CTRL_NVLINK_STATUS:
+		return CGPU_PEERS_DRIVER;
+	case NV2080_CTRL_PEERS_UNNAMED:
+		return CGPU_PEERS_OK;
+	}
+	return CGPU_PEERS_FOREIGN;
 }
 
 /* ctrl2080thermal.h of 575 on: these and no others have names there, and each reads. */
@@ -107,6 +186,23 @@ bool cgpu_call_thermal_reads(const u8 *params, u32 size)
 					   NV_THERMAL_OPCODE)))
 			return false;
 	return true;
+}
+
+/**
+ * cgpu_call_may_map_dma() - is each object of a mapping where the driver takes it to be
+ * @map: what the call names
+ *
+ * The driver believes the device. Memory of another GPU it maps at the same addresses of the
+ * device's own memory, whoever has that (seen of 535 and 550, tests/rm/test_other_gpu.py). With
+ * the flags of a peer it maps the peer's, by an id that goes to the next pair of GPUs when the
+ * peer object is freed, while the mapping stays. Libraries map peers through nvidia-uvm, which
+ * has a peer object of its own for as long.
+ */
+bool cgpu_call_may_map_dma(const struct cgpu_dma_map *map)
+{
+	if (map->space != map->device || map->flags & NVOS46_FLAGS_P2P)
+		return false;
+	return map->memory == map->device || map->kind == CGPU_KIND_SYSMEM;
 }
 
 /**

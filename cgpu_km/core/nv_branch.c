@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The branches of the driver: which have rows, which are accepted, and what differs between them
  * beside the rows of the call table. A new branch is a number here, a line where one of these values differs, and
  * its rows in nv_table_*.c; make abi-diff prints them.

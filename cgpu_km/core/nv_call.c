@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Searches the call table for a call, by number, size, node and driver branch. */
 #include "nv_call.h"
 #include "nv_abi.h"
@@ -108,9 +108,27 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 	return &t->row[i];
 }
 
-bool cgpu_call_engine_is_gr(u32 engine)
+u32 cgpu_call_engine(u32 type)
 {
-	return engine <= NV2080_ENGINE_TYPE_GR7;
+	if (type <= NV2080_ENGINE_TYPE_GR7)
+		return CGPU_ENGINE_GR;
+	if (type >= NV2080_ENGINE_TYPE_NVDEC0 && type <= NV2080_ENGINE_TYPE_NVDEC7)
+		return CGPU_ENGINE_NVDEC;
+	if ((type >= NV2080_ENGINE_TYPE_NVENC0 && type <= NV2080_ENGINE_TYPE_NVENC2) ||
+	    type == NV2080_ENGINE_TYPE_NVENC3)
+		return CGPU_ENGINE_NVENC;
+	if (type >= NV2080_ENGINE_TYPE_NVJPEG0 && type <= NV2080_ENGINE_TYPE_NVJPEG7)
+		return CGPU_ENGINE_NVJPG;
+	if (type == NV2080_ENGINE_TYPE_OFA0 || type == NV2080_ENGINE_TYPE_OFA1)
+		return CGPU_ENGINE_OFA;
+	return CGPU_ENGINE_OTHER;
+}
+
+u32 cgpu_call_engine_of_kind(u32 kind)
+{
+	if (kind < CGPU_KIND_NVDEC || kind > CGPU_KIND_OFA)
+		return CGPU_ENGINE_OTHER;
+	return kind - CGPU_KIND_NVDEC + CGPU_ENGINE_NVDEC;
 }
 
 bool cgpu_call_is_vidmem(u32 attr, u32 flags)

@@ -1,11 +1,11 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The call table: the verdict for each call of a tenant, as data. A call without a row
  * is refused: the tables are allow-lists. A row with the verdict refuse documents a call
  * that some tool makes.
  *
  * A row holds from a driver branch ("580" of 580.105.08) on, until a later row of its number. The
- * rows are in nv_table_*.c, docs/reference/abi.md is made from them, make test-abi holds them to
+ * rows are in nv_table_*.c, docs/reference/abi.md explains them, make test-abi holds them to
  * the public driver.
  */
 #ifndef CGPU_CORE_NV_CALL_H
@@ -46,10 +46,10 @@ struct cgpu_abi {
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch);
 
-/* True for graphics/compute engines (NV2080_ENGINE_TYPE_GR0 … GR7, and 0,
- * which the driver takes as GR0).
- */
-bool cgpu_call_engine_is_gr(u32 engine);
+/* enum cgpu_engine of an NV2080_ENGINE_TYPE_*; 0, which the driver takes as GR0, is GR. */
+u32 cgpu_call_engine(u32 type);
+/* The video engine whose objects are of @kind (enum cgpu_kind); CGPU_ENGINE_OTHER: none. */
+u32 cgpu_call_engine_of_kind(u32 kind);
 
 /* True unless (attr, attr2) request pages that a chip of @arch (MC_GET_ARCH_INFO; 0: unknown)
  * does not have, and on which a driver may not return its locks.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The types of the call table's rows: nv_table_*.c has the rows, nv_call.c searches them. */
 #ifndef CGPU_CORE_NV_ROW_H
 #define CGPU_CORE_NV_ROW_H
@@ -55,6 +55,7 @@ enum cgpu_verdict {
 	CGPU_KEEP_GPUS,		/* ids of the container's GPUs: answered, the module keeps them */
 	/* controls once more */
 	CGPU_GPU_ID,		/* forwarded if its first word is the id of a GPU of the container */
+	CGPU_PEERS,		/* forwarded among several GPUs of the container; else CGPU_NOT_THERE */
 	CGPU_GONE,		/* no row from that branch on; no look-up returns it */
 };
 
@@ -72,7 +73,24 @@ enum cgpu_kind {
 	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
 	CGPU_KIND_COPY,
 	CGPU_KIND_SHARED_DATA,	/* not forwarded: its mapping shows zeros */
+	CGPU_KIND_PEERS,	/* of two GPUs of the container: goes with either's subdevice */
+	/* engine objects of video engines: a session each, on a channel of that engine */
+	CGPU_KIND_NVDEC,
+	CGPU_KIND_NVENC,
+	CGPU_KIND_NVJPG,
+	CGPU_KIND_OFA,
 	CGPU_KIND_GONE = CGPU_GONE,
+};
+
+/* What a channel's engine is to us. */
+enum cgpu_engine {
+	CGPU_ENGINE_OTHER = 0,	/* copies: not scheduled */
+	CGPU_ENGINE_GR,		/* graphics and compute */
+	CGPU_ENGINE_NVDEC,	/* video engines, in the order of their kinds of objects */
+	CGPU_ENGINE_NVENC,
+	CGPU_ENGINE_NVJPG,
+	CGPU_ENGINE_OFA,
+	CGPU_ENGINES
 };
 
 /* What the driver does with a file descriptor that it is given. */
@@ -90,7 +108,7 @@ enum cgpu_fd_kind {
 /* The first branch; nv_branch.c has them all. */
 #define CGPU_BRANCH_FIRST	535
 
-/* For docs/reference/abi.md, the comparison with the driver's headers and the fuzzer, which define
+/* For make abi-doc, the comparison with the driver's headers and the fuzzer, which define
  * CGPU_DOC. The module reads none of it, and is built without.
  */
 struct cgpu_doc {

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* What the word of a channel shows, by the public manuals of the registers (open-gpu-doc). */
 #include "nv_run_word.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* A channel's word of state in the GPU's registers. */
 #ifndef CGPU_CORE_NV_RUN_WORD_H
 #define CGPU_CORE_NV_RUN_WORD_H

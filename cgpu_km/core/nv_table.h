@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The rows of the call table. Each table is sorted by number, rows of one number by branch
  * and size; tests/unit/core/test_table.py holds them to it.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls. The system and the client: classes 0x0000 … 0x003d. */
 #include "nv_table.h"
 
@@ -11,7 +11,8 @@
 #define H_0000SYSTEM		"ctrl/ctrl0000/ctrl0000system.h"
 #define H_0000UNIX		"ctrl/ctrl0000/ctrl0000unix.h"
 
-#define NO_PEERS	"no peers, no NVLink, no fabric: their objects are refused"
+#define NO_FABRIC	"no fabric: its objects are refused"
+#define PEERS		"of several GPUs of the container; with one it has no peer"
 
 static const struct cgpu_control rows[] = {
 	{ 0x00000101, 535, 40, CGPU_PASS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION",
@@ -19,16 +20,16 @@ static const struct cgpu_control rows[] = {
 	{ 0x00000102, 535, 104, CGPU_PASS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_CPU_INFO",
 	  H_0000SYSTEM) },
 	{ 0x00000102, 565, 108, CGPU_PASS },
-	{ 0x00000127, 535, 168, CGPU_NOT_THERE, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS",
-	  H_0000SYSTEM, NO_PEERS), .copied_in = true },
-	{ 0x00000127, 550, 176, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x0000012b, 535, 4252, CGPU_NOT_THERE, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2",
-	  H_0000SYSTEM, NO_PEERS), .copied_in = true },
-	{ 0x0000012b, 550, 8348, CGPU_NOT_THERE, .copied_in = true },
+	{ 0x00000127, 535, 168, CGPU_PEERS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS",
+	  H_0000SYSTEM, PEERS), .copied_in = true },
+	{ 0x00000127, 550, 176, CGPU_PEERS, .copied_in = true },
+	{ 0x0000012b, 535, 4252, CGPU_PEERS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2",
+	  H_0000SYSTEM, PEERS), .copied_in = true },
+	{ 0x0000012b, 550, 8348, CGPU_PEERS, .copied_in = true },
 	{ 0x00000136, 535, 4, CGPU_NOT_THERE, DOC("NV0000_CTRL_CMD_SYSTEM_GET_FABRIC_STATUS",
-	  H_0000SYSTEM, NO_PEERS), .copied_in = true },
-	{ 0x0000013a, 535, 1352, CGPU_NOT_THERE, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX",
-	  H_0000SYSTEM, NO_PEERS), .copied_in = true },
+	  H_0000SYSTEM, NO_FABRIC), .copied_in = true },
+	{ 0x0000013a, 535, 1352, CGPU_PEERS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX",
+	  H_0000SYSTEM, PEERS), .copied_in = true },
 	{ 0x000001f0, 535, 4, CGPU_PASS, DOC("NV0000_CTRL_CMD_SYSTEM_GET_FEATURES", H_0000SYSTEM) },
 	{ 0x00000201, 535, 128, CGPU_PASS, DOC("NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS", H_0000GPU) },
 	{ 0x00000202, 535, 40, CGPU_PASS, DOC("NV0000_CTRL_CMD_GPU_GET_ID_INFO", H_0000GPU,

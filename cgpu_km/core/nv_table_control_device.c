@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls. Memory, devices and the objects above a subdevice. */
 #include "nv_table.h"
 
@@ -48,8 +48,7 @@ static const struct cgpu_control rows[] = {
 	  "graphics") },
 	{ 0x00801108, 535, 32, CGPU_ANSWER_OK, DOC("NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE",
 	  H_0080GR, "spatial share of the card") },
-	{ 0x00801109, 535, 48, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_GR_GET_CAPS_V2", H_0080GR,
-	  "graphics, video") },
+	{ 0x00801109, 535, 48, CGPU_PASS, DOC("NV0080_CTRL_CMD_GR_GET_CAPS_V2", H_0080GR) },
 	{ 0x00801301, 535, 16, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_FB_GET_CAPS", H_0080FB,
 	  "graphics") },
 	{ 0x00801307, 535, 3, CGPU_PASS, DOC("NV0080_CTRL_CMD_FB_GET_CAPS_V2", H_0080FB) },
@@ -66,8 +65,7 @@ static const struct cgpu_control rows[] = {
 	  "stops a whole engine") },
 	{ 0x00801712, 535, 4, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_FIFO_START_RUNLIST", H_0080FIFO,
 	  "starts a whole engine") },
-	{ 0x00801713, 535, 2, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_FIFO_GET_CAPS_V2", H_0080FIFO,
-	  "video") },
+	{ 0x00801713, 535, 2, CGPU_PASS, DOC("NV0080_CTRL_CMD_FIFO_GET_CAPS_V2", H_0080FIFO) },
 	{ 0x00801714, 535, 16396, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS", H_0080FIFO,
 	  "needs its channels checked for ownership") },
 	{ 0x00801806, 535, 192, CGPU_PASS, DOC("NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS",
@@ -75,12 +73,9 @@ static const struct cgpu_control rows[] = {
 	{ 0x0080180d, 535, 12, CGPU_PASS, DOC("NV0080_CTRL_CMD_DMA_GET_CAPS", H_0080DMA) },
 	{ 0x00801909, 550, 1, CGPU_ANSWER_OK, DOC("NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL",
 	  H_0080PERF, "clock limit of the whole card") },
-	{ 0x00801b01, 535, 16, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_MSENC_GET_CAPS", H_0080MSENC,
-	  "video") },
-	{ 0x00801c02, 535, 12, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_BSP_GET_CAPS_V2", H_0080BSP,
-	  "video") },
-	{ 0x00801f02, 535, 16, CGPU_REFUSE, DOC("NV0080_CTRL_CMD_NVJPG_GET_CAPS_V2", H_0080NVJPG,
-	  "video") },
+	{ 0x00801b01, 535, 16, CGPU_PASS, DOC("NV0080_CTRL_CMD_MSENC_GET_CAPS", H_0080MSENC) },
+	{ 0x00801c02, 535, 12, CGPU_PASS, DOC("NV0080_CTRL_CMD_BSP_GET_CAPS_V2", H_0080BSP) },
+	{ 0x00801f02, 535, 16, CGPU_PASS, DOC("NV0080_CTRL_CMD_NVJPG_GET_CAPS_V2", H_0080NVJPG) },
 	{ 0x00809909, 535, 1, CGPU_ANSWER_OK, DOC("unnamed", NULL,
 	  "not in the public driver; libcuda of 535 sets it for each context and needs the answer") },
 	{ 0x00da0002, 535, 24, CGPU_REFUSE, DOC("NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL",

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls. A subdevice: its engines, buses and memory. */
 #include "nv_table.h"
 
@@ -158,16 +158,16 @@ static const struct cgpu_control rows[] = {
 	{ 0x20802a03, 535, 8, CGPU_PASS, DOC("NV2080_CTRL_CMD_CE_GET_CAPS_V2", H_2080CE) },
 	{ 0x20802a0a, 535, 68, CGPU_PASS, DOC("NV2080_CTRL_CMD_CE_GET_ALL_CAPS", H_2080CE) },
 	{ 0x20802a0a, 545, 136, CGPU_PASS },
-	{ 0x20803001, 535, 16, CGPU_NOT_THERE, DOC("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS",
-	  H_2080NVLINK, "no NVLink: the objects of peers are refused"), .copied_in = true },
-	{ 0x20803001, 570, 32, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x20803001, 580, 48, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x20803002, 535, 5896, CGPU_NOT_THERE, DOC("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS",
-	  H_2080NVLINK, "no NVLink: the objects of peers are refused"), .copied_in = true },
-	{ 0x20803002, 555, 6152, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x20803002, 570, 13320, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x20803002, 580, 13344, CGPU_NOT_THERE, .copied_in = true },
-	{ 0x20803002, 590, 13864, CGPU_NOT_THERE, .copied_in = true },
+	{ 0x20803001, 535, 16, CGPU_PEERS, DOC("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS",
+	  H_2080NVLINK, "of a container with several GPUs; with one it has none"), .copied_in = true },
+	{ 0x20803001, 570, 32, CGPU_PEERS, .copied_in = true },
+	{ 0x20803001, 580, 48, CGPU_PEERS, .copied_in = true },
+	{ 0x20803002, 535, 5896, CGPU_PEERS, DOC("NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS",
+	  H_2080NVLINK, "of a container with several GPUs; with one it has none"), .copied_in = true },
+	{ 0x20803002, 555, 6152, CGPU_PEERS, .copied_in = true },
+	{ 0x20803002, 570, 13320, CGPU_PEERS, .copied_in = true },
+	{ 0x20803002, 580, 13344, CGPU_PEERS, .copied_in = true },
+	{ 0x20803002, 590, 13864, CGPU_PEERS, .copied_in = true },
 	{ 0x20803083, 560, 37, CGPU_REFUSE, DOC("NV2080_CTRL_CMD_NVLINK_GET_PLATFORM_INFO",
 	  H_2080NVLINK, "fabric management") },
 	{ 0x20803083, 580, 39, CGPU_REFUSE },
@@ -185,6 +185,9 @@ static const struct cgpu_control rows[] = {
 	  H_2080UNIX, "graphics") },
 	{ 0x20808159, 535, 332, CGPU_ANSWER_OK, DOC("unnamed", NULL,
 	  "not in the public driver; cuInit needs the answer, whatever is in it") },
+	{ 0x20808162, 550, 1, CGPU_PEERS, DOC("unnamed", NULL,
+	  "behind the capabilities of peers: libcuda takes an error for no peer; of a container with "
+	  "several GPUs answered: succeeds, not forwarded"), .copied_in = true },
 	{ 0x20808513, 535, 1432, CGPU_READ_THERMAL,
 	  DOC("NV2080_CTRL_CMD_THERMAL_SYSTEM_EXECUTE_V2_PHYSICAL", H_2080THERMAL,
 	  "temperature: instructions that read, no others; named from 575 on"), .copied_in = true },

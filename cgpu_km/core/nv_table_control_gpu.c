@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls. A subdevice: the GPU itself, events, timer, thermal, BIOS. */
 #include "nv_table.h"
 
@@ -61,8 +61,8 @@ static const struct cgpu_control rows[] = {
 	  H_2080GPU) },
 	{ 0x20800157, 535, 0, CGPU_PASS, DOC("NV2080_CTRL_CMD_GPU_QUERY_INFOROM_ECC_SUPPORT",
 	  H_2080GPU) },
-	{ 0x2080016c, 535, 8, CGPU_REFUSE, DOC("NV2080_CTRL_CMD_GPU_GET_ENCODER_CAPACITY",
-	  H_2080GPU, "video") },
+	{ 0x2080016c, 535, 8, CGPU_PASS, DOC("NV2080_CTRL_CMD_GPU_GET_ENCODER_CAPACITY",
+	  H_2080GPU, "100 for a codec that the chip has") },
 	{ 0x2080016d, 535, 12, CGPU_REFUSE, DOC("NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS",
 	  H_2080GPU, "other containers' encoder sessions") },
 	{ 0x20800170, 535, 252, CGPU_PASS, DOC("NV2080_CTRL_CMD_GPU_GET_ENGINES_V2", H_2080GPU) },

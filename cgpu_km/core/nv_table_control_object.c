@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls. Objects below a subdevice: channels, groups, debugger, profiler. */
 #include "nv_table.h"
 

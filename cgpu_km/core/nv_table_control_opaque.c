@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls that the driver passes to the firmware without interpreting them. The
  * public driver names none of them: one row for all of a kind.
  */

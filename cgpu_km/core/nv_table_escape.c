@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls of /dev/nvidiactl and /dev/nvidiaN. The size is in the call's number; where
  * one size has two layouts the branch decides.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls of /dev/nvidia-uvm: kernel-open/nvidia-uvm/uvm_ioctl.h and uvm_linux_ioctl.h.
  * Their numbers carry no size: the branch decides.
  */

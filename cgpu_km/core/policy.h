@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What makes one policy differ from another. One file each; docs/reference/policies.md. */
 #ifndef CGPU_CORE_POLICY_H
 #define CGPU_CORE_POLICY_H

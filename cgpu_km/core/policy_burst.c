@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 6, burst: weight/max_inst is what a container has whenever it has work, and what the others
  * do not use it has as well, by weight, up to its ceiling if it has one. With max_inst 100

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 0, fair share: a round is max_inst slices and every container has one of
  * them, whatever its weight. The slice of a container that has not opened the

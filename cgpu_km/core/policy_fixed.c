@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 3, fixed: a hard cap of weight/max_inst. Slices that are unassigned, or of a
  * container that has not opened the GPU or is idle, pass empty.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 5, native: memory limits only. Every container is thawed, weight 0 included, and
  * every timeslice is the driver's own. Needs no control: the fallback when one is lost.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 1, preemptive: those that have opened the GPU take turns, one slice each;
  * the others are skipped. One that has opened it and idles keeps its slice unless its

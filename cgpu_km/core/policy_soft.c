@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 4, soft: every container runs and the hardware divides the GPU by timeslices. It gives
  * idle time away at once; no ratio is promised.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * 2, weighted preemptive: `weight` consecutive slices merged into one turn.
  * Only unassigned slices are skipped: those of a container that has not

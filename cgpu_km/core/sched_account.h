@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Charging of GPU time. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_ACCOUNT_H
 #define CGPU_CORE_SCHED_ACCOUNT_H

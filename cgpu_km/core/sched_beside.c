@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Slots that sleep now and then run beside the turns of their kind, and cut other turns short.
  *
@@ -62,7 +62,8 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rr_nr, with an owner
  *
- * Only slots whose run state is known: the others never sleep.
+ * Only slots whose run state is known: the others never sleep. One that had more than its part over some
+ * seconds is frozen; one in a burst is not (sched_recent.c).
  */
 u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 {
@@ -72,14 +73,14 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 
 	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))
 		return 0;
-	over = cgpu_recent_over(t, mask);
+	over = cgpu_recent_over(t, CGPU_RECENT_LONG, mask);
 	stay = cgpu_rr_stay_ns(t, r);
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
 		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
 			out |= 1u << i;
-		if (i != r->curr && cgpu_recent_yields(t, over, i, r->curr))
+		if (i != r->curr && cgpu_recent_yields(t, CGPU_RECENT_LONG, over, i, r->curr))
 			continue;
 		if (is_brief(&t->slot[i]) &&
 		    *cgpu_debt_deficit(t, nr, i) > -(s64)(MOST_SLICES * t->slice_ns))
@@ -99,14 +100,14 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
  */
 bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on)
 {
-	u32 over = cgpu_recent_over(t, r->members), mask;
+	u32 over = cgpu_recent_over(t, CGPU_RECENT_SHORT, r->members), mask;
 
 	/* Its pauses are its ceiling's: it had work all the time, and its budget is for now. */
 	*goes_on = (r->woken & t->ceiling_mask) && t->slot[r->curr].full_turns >= STEADY_TURNS;
 	if (*goes_on)
 		return true;
 	for (mask = r->woken; mask; mask &= mask - 1)
-		if (cgpu_recent_yields(t, over, r->curr, __builtin_ctz(mask)))
+		if (cgpu_recent_yields(t, CGPU_RECENT_SHORT, over, r->curr, __builtin_ctz(mask)))
 			return true;
 	return false;
 }

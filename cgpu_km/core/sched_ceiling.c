@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Ceilings: a slot has a budget of GPU time that grows by ceiling/max_inst of the time and
  * shrinks by what the slot ran. A slot that used it up is frozen until it has resume_ns()

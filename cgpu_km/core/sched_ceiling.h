@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The ceiling of a container, above its guaranteed part. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_CEILING_H
 #define CGPU_CORE_SCHED_CEILING_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Which round-robin groups are in force, and the charge to the turn under way. */
 #include "sched_rr.h"
 

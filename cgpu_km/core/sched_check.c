@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Does the share move when a control is used?
  *
@@ -12,6 +12,7 @@
 
 #include "sched_hwshare.h"
 #include "sched_rr.h"
+#include "sched_use.h"
 
 #define MARGIN_NS	1000000ull	/* around a change: its effect, the sampler's clock */
 #define LONG_NS		250000000ull	/* longer than a sample's period */
@@ -253,13 +254,13 @@ static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
 /**
  * cgpu_check_sample() - add a utilisation sample
  * @l: the effect check
- * @t: the scheduler
+ * @t: the scheduler, which notes what high priority uses
  * @at_ns: when; monotonic, rising, at most cgpu_check_until_ns()
  * @slot: on the engine, or CGPU_CHECK_IDLE or CGPU_CHECK_FOREIGN
  *
  * Context: Caller serialises.
  */
-void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot)
+void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot)
 {
 	struct cgpu_check_mark at, since;
 	u64 before_ns = l->seen_ns;
@@ -272,6 +273,8 @@ void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_
 		l->left_engine = 0;
 		return;
 	}
+	/* Work that no container is known to do may be that of high priority. */
+	cgpu_use_note(t, at.thawed, slot == CGPU_CHECK_FOREIGN ? ~0u : sampled, at_ns);
 	if (!in_force(l, before_ns, at_ns, &since))
 		since.frozen = 0;
 	l->left_engine &= since.frozen;

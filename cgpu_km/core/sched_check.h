@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Effect check: does the share move when a control is used? Decided from the driver's
  * utilisation samples (the process on the engine, six times a second) and the freezes
@@ -93,7 +93,7 @@ void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns);
 /* Up to when samples can be judged at @now_ns: later ones wait. */
 u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns);
 /* Add a sample, in order of time. @slot: on the engine, or CGPU_CHECK_*. */
-void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot);
 /* If @find->hold is not 0, call cgpu_check_hold(). */
 void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find);

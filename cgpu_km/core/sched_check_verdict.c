@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Evaluation of the samples: docs/reference/policies.md, section 6. */
 #include "sched_check.h"
 

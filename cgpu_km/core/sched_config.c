@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The containers of one GPU and what an administrator may change. */
 #include "sched_gpu.h"
 
@@ -8,6 +8,7 @@
 #include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
+#include "sched_use.h"
 
 #include "../uapi.h"
 
@@ -122,6 +123,7 @@ void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns)
 	t->switch_ns = CGPU_SWITCH_NS;
 	t->timeslice_default_us = CGPU_TIMESLICE_US;
 	t->last_ns = now_ns;
+	cgpu_use_begin(t);
 	start_over(t);
 }
 
@@ -448,6 +450,8 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	account(t, now_ns);
 	if (t->slot[slot].channels && !channels)
 		t->slot[slot].closed_ns = now_ns;
+	if (t->slot[slot].highprio && !t->slot[slot].channels && channels)
+		cgpu_use_opened(t, now_ns);
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
 	cgpu_rr_refresh(t);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Which controls work, and what becomes of a policy that needs one that does not. */
 #include "sched_gpu.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What slots ran too long, and how they pay it back. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_DEBT_H
 #define CGPU_CORE_SCHED_DEBT_H

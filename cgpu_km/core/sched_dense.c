@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* High priority that launches its kernels one at a time: gaps too short for the hardware to lend. */
 #include "sched_dense.h"
 

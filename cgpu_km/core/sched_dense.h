@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* High priority whose gaps are too short for the hardware to lend. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_DENSE_H
 #define CGPU_CORE_SCHED_DENSE_H

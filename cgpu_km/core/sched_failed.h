@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Calls that failed. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_FAILED_H
 #define CGPU_CORE_SCHED_FAILED_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Fixed rounds, policies 0 and 3: max_inst slices, of which the empty ones are the buffer.
  * Each ends where its place in the round is, however late the turn before it was.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The scheduler of one GPU: which slots may run, until when, by which control.
  *
@@ -43,6 +43,7 @@ struct cgpu_sched_ack {
 	u64 restarted_ns;	/* when the runlist was restarted after that; 0: it was not */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
+	u32 timeslice_more;	/* slots of which some TSGs have it: plan the rest again */
 };
 
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);

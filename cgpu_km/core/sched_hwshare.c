@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* How the hardware divides time among containers that are enabled together. Reads the state only. */
 #include "sched_hwshare.h"
 

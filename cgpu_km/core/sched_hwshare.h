@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* How the hardware divides time among containers that are enabled together: a timeslice for
  * each TSG in turn. Inside the core only.
  */

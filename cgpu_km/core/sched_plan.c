@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* (state, now) -> plan -> acknowledgement -> state. */
 #include "sched_account.h"
 #include "policy.h"
+#include "sched_calls.h"
 #include "sched_ceiling.h"
 #include "sched_debt.h"
 #include "sched_dense.h"
@@ -11,8 +12,6 @@
 #include "sched_rr.h"
 #include "sched_run_state.h"
 #include "sched_gpu.h"
-
-#define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* The input of a plan, computed once. */
 struct plan_input {
@@ -212,7 +211,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	if (v->exclusive)
 		return run_exclusive(t, v);
 	if (bounded && v->policy->slices && !v->policy->fixed_round &&
-	    cgpu_prio_is_held(t, v->awake, v->low & v->opened))
+	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, v->ts_scale, &v->left_ns))
 		return run_high(t, v, bounded);
 	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)
@@ -387,28 +386,17 @@ static u64 later_ns(u64 one_ns, u64 other_ns)
 	return one_ns > other_ns ? one_ns : other_ns;
 }
 
-/* How many calls it took: one container's channels go in lists. Several are taken as one. */
-static u32 lists(const struct cgpu_sched *t, u32 mask)
-{
-	u32 channels;
-
-	if (!mask || (mask & (mask - 1)))
-		return 1;
-	channels = t->slot[__builtin_ctz(mask)].channels;
-	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
-}
-
 /* A call takes effect in the middle. A container can run as soon as one of its lists is thawed,
  * until the last is frozen.
  */
 static u64 thaw_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
 {
-	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
+	return from_ns + (to_ns - from_ns) / (2 * cgpu_calls(t, mask));
 }
 
 static u64 freeze_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
 {
-	return to_ns - cgpu_resist_rest_ns(t, mask, (to_ns - from_ns) / lists(t, mask));
+	return to_ns - cgpu_resist_rest_ns(t, mask, (to_ns - from_ns) / cgpu_calls(t, mask));
 }
 
 static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
@@ -417,8 +405,8 @@ static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ac
 	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
 	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
-	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->frozen_ns) / lists(t, started));
-	cgpu_resist_note(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped));
+	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->frozen_ns) / cgpu_calls(t, started));
+	cgpu_resist_note(t, stopped, (ack->frozen_ns - ack->begin_ns) / cgpu_calls(t, stopped));
 	cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
 	cgpu_sched_switch(t, t->run_mask & in_force);
 	cgpu_sched_update(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
@@ -429,9 +417,9 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 {
 	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
 	u32 started = in_force & ~before & t->opened_mask;
-	u64 took_ns = (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped);
+	u64 took_ns = (ack->frozen_ns - ack->thawed_ns) / cgpu_calls(t, stopped);
 
-	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->begin_ns) / lists(t, started));
+	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->begin_ns) / cgpu_calls(t, started));
 	cgpu_resist_note(t, stopped, took_ns);
 	/* The kernel of one that resists keeps the GPU from the others. */
 	if (cgpu_resist_is_late(t, stopped, took_ns)) {
@@ -447,14 +435,16 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 /* From what ran to @in_force, at the times the shell saw. */
 static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, u32 in_force)
 {
+	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
+
 	cgpu_sched_update(t, ack->begin_ns);
-	cgpu_debt_spread(t, t->run_mask & ~in_force & t->opened_mask,
-			 CGPU_DEBT_USUAL_SLICES * t->slice_ns);
+	cgpu_debt_spread(t, stopped, CGPU_DEBT_USUAL_SLICES * t->slice_ns);
 	if (ack->frozen_ns <= ack->thawed_ns)
 		switch_freeze_first(t, ack, in_force);
 	else
 		switch_thaw_first(t, ack, in_force);
 	cgpu_sched_switch(t, in_force);
+	cgpu_calls_charge(t, stopped);
 }
 
 /**
@@ -478,7 +468,7 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
 	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
-	u32 ts_failed = plan->timeslice_mask & ~ack->timeslice_mask & known;
+	u32 ts_failed = plan->timeslice_mask & ~(ack->timeslice_mask | ack->timeslice_more) & known;
 
 	if (!t->inflight)
 		return;

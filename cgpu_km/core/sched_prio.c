@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* High priority: quota per period, timeslices beside it. */
 #include "sched_prio.h"
 
@@ -6,8 +6,11 @@
 #include "sched_dense.h"
 #include "sched_hwshare.h"
 #include "sched_rr.h"
+#include "sched_use.h"
 
 #define SLACK_NS	250000ull	/* less than a control call: not worth one */
+#define SPREAD_PERCENT	16u	/* so much shorter a period is while samples come */
+#define LEAST_PARTS	32u	/* timeslices leave such a part at least: 16:1, rounded up to a power of two */
 
 /* 8000 to 500 was seen to give 14:1 on hardware. Divided by a container's
  * TSGs, but not below what switching costs.
@@ -47,13 +50,27 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 		*used_ns = most_ns;
 }
 
+/* Samples are exactly 200 ms apart, and would all fall at the same place of periods of 100 ms. In ones of 84
+ * ms each falls 0.38 of a period further, which spreads them evenly. So the next period began a
+ * while ago, and that part of its quota is used up. The caps of fixed rounds are promised for 100 ms.
+ */
+static void spread_samples(struct cgpu_sched *t, u64 quota_ns, u64 now_ns)
+{
+	t->use_spread = cgpu_use_is_sampled(t, now_ns) && !cgpu_policy_get(t->policy)->fixed_round;
+	if (!t->use_spread)
+		return;
+	t->prio_period_ns -= CGPU_PRIO_PERIOD_NS / 100 * SPREAD_PERCENT;
+	t->prio_runtime_ns += quota_ns / 100 * SPREAD_PERCENT;
+}
+
 /* The next period begins. Runtime above the quota is charged to it. */
 static void roll_period(struct cgpu_sched *t, u64 quota_ns, u64 now_ns)
 {
-	u64 n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
-	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, cap;
+	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, n, cap;
 	u32 mask;
 
+	spread_samples(t, quota_ns, now_ns);
+	n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
 	t->prio_period_ns += n * CGPU_PRIO_PERIOD_NS;
 	t->prio_throttled = 0;
 	give_back(&t->prio_runtime_ns, n * quota_ns, CGPU_PRIO_PERIOD_NS);
@@ -152,14 +169,14 @@ u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group)
 	return out;
 }
 
-/* Of each of @mask, the shortest or the longest time in the hardware's round, as acknowledged. */
-static u64 in_round_us(const struct cgpu_sched *t, u32 mask, bool longest)
+/* Of each of @mask, the shortest or the longest time in the hardware's round. */
+static u64 in_round_us(const struct cgpu_sched *t, u32 mask, u32 ts_scale, bool longest)
 {
 	u64 out = 0;
 
 	for (; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-		u64 us = (u64)(s->tsgs ? s->tsgs : 1) * s->timeslice_us;
+		u64 us = (u64)(s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, 1, ts_scale);
 
 		if (!out || (longest ? us > out : us < out))
 			out = us;
@@ -167,36 +184,38 @@ static u64 in_round_us(const struct cgpu_sched *t, u32 mask, bool longest)
 	return out;
 }
 
-/* The timeslices of all of @mask are in force, and none was slow to leave the GPU. */
+/* The timeslices of all of @mask can be set, by this plan if they are not yet, and none was slow to leave the GPU. */
 static bool obeys_timeslices(const struct cgpu_sched *t, u32 mask)
 {
-	if (!(t->controls & CGPU_CTRL_TIMESLICE) || (mask & (t->ts_failed_mask | t->ts_dirty_mask)))
+	if (!(t->controls & CGPU_CTRL_TIMESLICE) || (mask & t->ts_failed_mask))
 		return false;
-	for (; mask; mask &= mask - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-
-		if (!s->timeslice_us || s->slow_freezes)
+	for (; mask; mask &= mask - 1)
+		if (t->slot[__builtin_ctz(mask)].slow_freezes)
 			return false;
-	}
 	return true;
 }
 
 /**
  * cgpu_prio_is_held() - do the timeslices alone leave the others what the ceiling leaves them
- * @t: the scheduler
+ * @t: the scheduler, accounted up to now
  * @high: high-priority slots that may run, one at a time
  * @low: the others that have opened the GPU, one at a time
+ * @ts_scale: cgpu_prio_ts_scale()
+ * @left_ns: lowered to the time until the answer may change without an event
  *
  * Whenever one of @low has work it has its part of the hardware's round. With a ceiling of 95 that
- * is enough, and high priority that is frozen for the rest of each 100 ms would wait for nothing.
+ * is enough, whatever high priority does; with a lower one while it uses less than it may. If it was frozen
+ * for the rest of each 100 ms, it would wait for nothing.
  */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low)
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale, u64 *left_ns)
 {
-	u64 theirs = in_round_us(t, low, false), ours = in_round_us(t, high, true);
+	u64 theirs = in_round_us(t, low, ts_scale, false), ours = in_round_us(t, high, ts_scale, true);
 
 	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low))
 		return false;
-	return theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio);
+	if (theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio))
+		return true;
+	return theirs * LEAST_PARTS >= ours && cgpu_use_is_little(t, left_ns);
 }
 
 /* What can still come of this period's time without high priority: what is left of the

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* highprio: the ceiling of 100 ms periods, caps beside it, timeslices. Inside
  * the core only.
  */
@@ -13,8 +13,10 @@
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
-/* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low);
+/* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? @left_ns is lowered to when
+ * that may change.
+ */
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale, u64 *left_ns);
 
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);

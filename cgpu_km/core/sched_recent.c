@@ -1,18 +1,24 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * What each slot got lately, against its part.
  *
  * The credit of a turn is about one round. Work that waits after each step sleeps several times
  * in a round, and its time is lent each time: in credit alone every slot with such gaps has as much
- * as it can use, whatever its weight. So the use of the last RECENT_NS decides who runs
- * beside whom and whose turn is cut short. It decays as 1/e in that time: a slot that slept for
- * longer has nothing left of it, and a claim to at most so much.
+ * as it can use, whatever its weight. So the use of the last RECENT_NS decides whose turn is cut
+ * short. It decays as 1/e in that time: a slot that slept for longer has nothing left of it, and a
+ * claim to at most so much.
+ *
+ * Whether a slot is frozen in the turns of others is decided by LONG_NS. Requests that come by chance
+ * come in bursts, and in a burst a slot has more than its part of 0.4 s, though it has half of it
+ * over some seconds. A freeze then costs two calls and delays each of its requests. A training with gaps
+ * has more than its part of both.
  */
 #include "sched_recent.h"
 
 #include "policy.h"
 
 #define RECENT_NS	400000000ull
+#define LONG_NS		8000000000ull
 #define STEP_NS		4000000ull	/* decays are made in steps of this: not at each reading */
 /* So much more than its part is over it: a 64th, and a quarter of a per cent of the GPU. */
 #define OVER_PARTS	64u
@@ -26,12 +32,21 @@
  */
 void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns)
 {
-	t->slot[slot].recent_ns += got_ns < RECENT_NS ? got_ns : RECENT_NS;
+	got_ns = got_ns < RECENT_NS ? got_ns : RECENT_NS;
+	t->slot[slot].recent_ns[CGPU_RECENT_SHORT] += got_ns;
+	t->slot[slot].recent_ns[CGPU_RECENT_LONG] += got_ns;
 }
 
-static u64 decayed(u64 ns, u64 len_ns)
+static u64 decayed(u64 ns, u64 len_ns, u64 span_ns)
 {
-	return ns * RECENT_NS / (RECENT_NS + len_ns);
+	/* In microseconds: the product of two spans in ns is near the end of 64 bits. */
+	return ns * (span_ns / 1000) / ((span_ns + len_ns) / 1000);
+}
+
+static void decay(u64 ns[CGPU_RECENT_COUNT], u64 len_ns)
+{
+	ns[CGPU_RECENT_SHORT] = decayed(ns[CGPU_RECENT_SHORT], len_ns, RECENT_NS);
+	ns[CGPU_RECENT_LONG] = decayed(ns[CGPU_RECENT_LONG], len_ns, LONG_NS);
 }
 
 /**
@@ -45,16 +60,14 @@ void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns)
 
 	if (len_ns > RECENT_NS)
 		len_ns = RECENT_NS;
-	t->recent_all_ns += len_ns;
+	t->recent_all_ns[CGPU_RECENT_SHORT] += len_ns;
+	t->recent_all_ns[CGPU_RECENT_LONG] += len_ns;
 	t->recent_step_ns += len_ns;
 	if (t->recent_step_ns < STEP_NS)
 		return;
-	for (mask = t->live_mask; mask; mask &= mask - 1) {
-		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-
-		s->recent_ns = decayed(s->recent_ns, t->recent_step_ns);
-	}
-	t->recent_all_ns = decayed(t->recent_all_ns, t->recent_step_ns);
+	for (mask = t->live_mask; mask; mask &= mask - 1)
+		decay(t->slot[__builtin_ctz(mask)].recent_ns, t->recent_step_ns);
+	decay(t->recent_all_ns, t->recent_step_ns);
 	t->recent_step_ns = 0;
 }
 
@@ -98,11 +111,12 @@ static u32 all_slices(const struct cgpu_sched *t, u32 group, u32 opened)
 /**
  * cgpu_recent_over() - slots that had more than their part
  * @t: the scheduler, accounted up to now; its policy has slices
+ * @span: lately, or over some seconds
  * @group: all with highprio or all without
  *
  * A part is of all that have opened the GPU, whether they have work or not.
  */
-u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
+u32 cgpu_recent_over(const struct cgpu_sched *t, enum cgpu_recent_span span, u32 group)
 {
 	u64 sum = all_slices(t, group, t->opened_mask), most;
 	u32 out = 0;
@@ -110,9 +124,9 @@ u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
 	for (; sum && group; group &= group - 1) {
 		u32 i = __builtin_ctz(group);
 
-		most = t->recent_all_ns * slices_of(t, i);
-		most += most / OVER_PARTS + t->recent_all_ns * sum / OVER_OF_ALL;
-		if (t->slot[i].recent_ns * sum > most)
+		most = t->recent_all_ns[span] * slices_of(t, i);
+		most += most / OVER_PARTS + t->recent_all_ns[span] * sum / OVER_OF_ALL;
+		if (t->slot[i].recent_ns[span] * sum > most)
 			out |= 1u << i;
 	}
 	return out;
@@ -121,6 +135,7 @@ u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
 /**
  * cgpu_recent_yields() - does a slot wait for another one that has work
  * @t: the scheduler, accounted up to now
+ * @span: of which @over is
  * @over: cgpu_recent_over() of both
  * @slot: the one
  * @other: the other
@@ -128,7 +143,8 @@ u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
  * A slot that had no more than its part never does. Of two that had more, the one with more for
  * its weight does: what a third one leaves is divided by weight too.
  */
-bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 other)
+bool cgpu_recent_yields(const struct cgpu_sched *t, enum cgpu_recent_span span, u32 over, u32 slot,
+			u32 other)
 {
 	u64 mine, theirs;
 
@@ -136,8 +152,8 @@ bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 othe
 		return false;
 	if (!(over >> other & 1))
 		return true;
-	mine = t->slot[slot].recent_ns * slices_of(t, other);
-	theirs = t->slot[other].recent_ns * slices_of(t, slot);
+	mine = t->slot[slot].recent_ns[span] * slices_of(t, other);
+	theirs = t->slot[other].recent_ns[span] * slices_of(t, slot);
 	return mine > theirs + theirs / OVER_PARTS;
 }
 
@@ -166,8 +182,9 @@ u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
 bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
 {
 	u64 sum = all_slices(t, 1u << slot, cgpu_recent_opened(t));
+	u64 part = t->recent_all_ns[CGPU_RECENT_SHORT] * slices_of(t, slot);
 
-	return t->slot[slot].recent_ns * sum * 8 > t->recent_all_ns * slices_of(t, slot) * eighths;
+	return t->slot[slot].recent_ns[CGPU_RECENT_SHORT] * sum * 8 > part * eighths;
 }
 
 /**
@@ -177,10 +194,10 @@ bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
  */
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot)
 {
-	u64 sum = all_slices(t, 1u << slot, t->opened_mask), due;
+	u64 sum = all_slices(t, 1u << slot, t->opened_mask), got = t->slot[slot].recent_ns[CGPU_RECENT_SHORT], due;
 
 	if (!sum)
 		return 0;
-	due = t->recent_all_ns * slices_of(t, slot) / sum;
-	return due > t->slot[slot].recent_ns ? due - t->slot[slot].recent_ns : 0;
+	due = t->recent_all_ns[CGPU_RECENT_SHORT] * slices_of(t, slot) / sum;
+	return due > got ? due - got : 0;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Kernels that delay their preemption, and the driver's slow calls. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_RESIST_H
 #define CGPU_CORE_SCHED_RESIST_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Round robin: one group of slots on one clock. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_RR_H
 #define CGPU_CORE_SCHED_RR_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* When the run state is read again. Inside the core only; cgpu_sched_set_run_state() is in sched_gpu.h. */
 #ifndef CGPU_CORE_SCHED_RUN_STATE_H
 #define CGPU_CORE_SCHED_RUN_STATE_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The shell's views of a scheduler state; its migration to another core: docs/user/upgrade.md. */
 #include "sched_stat.h"
 
@@ -6,6 +6,7 @@
 #include "sched_account.h"
 #include "sched_hwshare.h"
 #include "sched_rr.h"
+#include "sched_use.h"
 
 #include "../uapi.h"
 
@@ -188,6 +189,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
 	       is_within(t->timeslice_default_us, 1, CGPU_TIMESLICE_MAX_US) &&
 	       t->switch_ns <= CGPU_SWITCH_MAX_NS &&
+	       t->use_credit <= CGPU_USE_MOST && t->use_little <= 1 && t->use_spread <= 1 &&
 	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
 }
 

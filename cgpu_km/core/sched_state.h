@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The state of one GPU's scheduler. Storage of the caller, content of the core. */
 #ifndef CGPU_CORE_SCHED_STATE_H
 #define CGPU_CORE_SCHED_STATE_H
@@ -9,7 +9,14 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	13	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	15	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+
+/* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
+enum cgpu_recent_span {
+	CGPU_RECENT_SHORT	= 0,
+	CGPU_RECENT_LONG	= 1,
+	CGPU_RECENT_COUNT	= 2,
+};
 
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
@@ -47,7 +54,7 @@ struct cgpu_sched_entity {
 	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
 	u64 ts_changed_ns;	/* when its timeslice became another one; 0: never */
 	u64 closed_ns;		/* when it last closed the GPU; 0: never */
-	u64 recent_ns;		/* of gpu_ns, what is left by a decay of 0.4 s */
+	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -122,11 +129,16 @@ struct cgpu_sched {
 	u32 dense_after_work;	/* 1: the reading before found work in it */
 	u32 dense_mask;		/* of high priority: others are frozen, since its gaps are too short */
 	u32 timeslice_default_us;	/* the driver's own, of a TSG of which none was set */
-	u64 recent_all_ns;	/* the time by the same decay */
+	u64 recent_all_ns[CGPU_RECENT_COUNT];	/* the time by the same decays */
 	u64 recent_step_ns;	/* what of it has not decayed yet */
 	u64 high_awake_ns;	/* when high priority whose run state is known was last awake */
 	u64 dense_ns;		/* high priority of dense_mask ran; halved each time it is a second */
 	u64 dense_busy_ns;	/* the part of it in which it had work */
+	u64 use_ns;		/* of the last utilisation sample that counts */
+	u32 use_credit;		/* what high priority left by them, in per cent of one, to CGPU_USE_MOST */
+	u32 use_little;		/* 1: it has left so much, and not used it up since */
+	u32 use_spread;		/* 1: the periods are such that they fall evenly into them */
+	u32 use_trusted;	/* 1: a sample came since high priority opened the GPU */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* How long a slot waited for each of its turns: a histogram. */
 #ifndef CGPU_CORE_SCHED_WAIT_H
 #define CGPU_CORE_SCHED_WAIT_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Numbers and lists as /proc/cgpu_km writes them. */
 #include "text_format.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Typed state -> text of /proc reads, into the caller's buffer. Every function
  * returns the number of bytes written, or -ENOSPC if they do not fit.
  */

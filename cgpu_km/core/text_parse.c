@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Strict parsers of the text that is written to /proc/cgpu_km. */
 #include "text_parse.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Text of /proc writes -> typed values. Input need not be NUL terminated. */
 #ifndef CGPU_CORE_TEXT_PARSE_H
 #define CGPU_CORE_TEXT_PARSE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* SHA-256 (FIPS 180-4), for directory names. Inside the core only. */
 #ifndef CGPU_CORE_TEXT_SHA256_H
 #define CGPU_CORE_TEXT_SHA256_H

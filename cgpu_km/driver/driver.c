@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the reference to nvidia.ko. Callers of get and put hold ckm_lock. */
 #include <linux/ctype.h>
 #include <linux/delay.h>
@@ -81,7 +81,6 @@ static u32 branch;
 static u32 fb_info_size;
 static u32 util_size;
 static struct cgpu_abi abi;
-static bool simulated;
 static u32 gets;
 
 /* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. Only that
@@ -106,19 +105,6 @@ static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
 	return row ? row->params_size : 0;
 }
 
-/* The kernel's name of a function includes its module's: nvidia.ko's is not nvsim's. */
-static bool is_nvsims(const void *ops)
-{
-	struct kprobe own = { .symbol_name = "nvsim:nvidia_get_rm_ops", .flags = KPROBE_FLAG_DISABLED };
-	bool same;
-
-	if (register_kprobe(&own))
-		return false;
-	same = own.addr == ops;
-	unregister_kprobe(&own);
-	return same;
-}
-
 /* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
  * kprobes that are registered disabled and never armed. They are valid while nvidia.ko is
  * pinned.
@@ -140,7 +126,6 @@ static int find_functions(void)
 	get_dev_minor = minor.addr;
 	get_rm_ops = ops.addr;
 	unregister_kprobes(all, ARRAY_SIZE(all));
-	simulated = is_nvsims(get_rm_ops);
 	return 0;
 }
 
@@ -252,11 +237,6 @@ u32 ckm_driver_fb_info_size(void)
 u32 ckm_driver_util_size(void)
 {
 	return util_size;
-}
-
-bool ckm_driver_is_simulated(void)
-{
-	return simulated;
 }
 
 bool ckm_driver_owns(const struct file_operations *fops)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The reference to nvidia.ko and its RM interface for kernel clients. */
 #ifndef CKM_DRIVER_H
 #define CKM_DRIVER_H
@@ -62,9 +62,6 @@ u32 ckm_driver_fb_info_size(void);
  * such control.
  */
 u32 ckm_driver_util_size(void);
-
-/* True if the driver is the simulated one (nvsim): its own functions are in use. */
-bool ckm_driver_is_simulated(void);
 
 /* True if @core reads the driver's version to the same branch, ABI and sizes as the core
  * at the time of ckm_driver_get(), or if there is no reference: these values are kept

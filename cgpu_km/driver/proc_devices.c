@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the char device major of nvidia-uvm. Callers hold ckm_lock. */
 #include <linux/dcache.h>
 #include <linux/fs.h>

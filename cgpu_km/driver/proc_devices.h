@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The char device major of nvidia-uvm. */
 #ifndef CKM_PROC_DEVICES_H
 #define CKM_PROC_DEVICES_H

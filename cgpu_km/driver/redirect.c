@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Redirects functions of the driver, by ftrace or by kprobes. Takes redirect_lock. */
 #include <linux/ftrace.h>
 #include <linux/hashtable.h>
@@ -353,13 +353,14 @@ int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 			enum ckm_redirect_module module, const char *without)
 {
 	static const char * const names[] = { "nvidia.ko", "nvidia-uvm.ko" };
-	int ret = -ENOSPC;
 	u32 at = 0, table;
+	bool room;
+	int ret;
 
 	mutex_lock(&redirect_lock);
 	table = tables[module].count;
-	if (table < TABLES_MAX && sites[module].count + count <= SITES_MAX)
-		ret = attach_rows(rows, count, &at);
+	room = table < TABLES_MAX && sites[module].count + count <= SITES_MAX;
+	ret = room ? attach_rows(rows, count, &at) : -ENOSPC;
 	if (!ret) {
 		tables[module].rows[table] = rows;
 		tables[module].rows_count[table] = count;
@@ -368,7 +369,10 @@ int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 		list_sites(module);
 	}
 	mutex_unlock(&redirect_lock);
-	if (ret && without)
+	if (ret && !room)
+		pr_err("no room to redirect %u more functions of %s (tables of %u and %u)%s%s\n",
+		       count, names[module], TABLES_MAX, SITES_MAX, without ? ": " : "", without ?: "");
+	else if (ret && without)
 		pr_err("%s of %s cannot be redirected (%d, %s): %s\n", rows[at].symbol,
 		       names[module], ret, reason(ret), without);
 	return ret;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Entry redirection of the driver's functions: while a task is in an intercepted call, a
  * replacement runs instead of the driver's function. The callers' tables list the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the backing files and their mount. Takes f_lock of a backing file. */
 #include <linux/cred.h>
 #include <linux/dcache.h>

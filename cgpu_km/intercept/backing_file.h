@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Backing files: for each open of one of our nodes, a private open file of the driver,
  * on an inode of our internal mount and in no fd table.

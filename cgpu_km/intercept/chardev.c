@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The file operations of our nodes. Takes rm_lock when a backing file ends. */
 #include <linux/file.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/poll.h>
 #include <linux/uaccess.h>
 
 #include "call.h"
@@ -14,6 +13,7 @@
 #include "driver/proc_devices.h"
 #include "intercept/backing_file.h"
 #include "intercept/chardev.h"
+#include "intercept/front_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_dispatch.h"
 #include "intercept/rm_export.h"
@@ -67,6 +67,7 @@ static int front_open(struct inode *inode, struct file *file)
 	struct ckm_slot *slot;
 	struct ckm_backing *backing;
 	u32 node;
+	int ret;
 
 	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
 	if (!ct)
@@ -80,26 +81,16 @@ static int front_open(struct inode *inode, struct file *file)
 	ckm_container_put(ct);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	file->private_data = backing;
-	return 0;
+	ret = ckm_front_init(file, backing);
+	if (ret)
+		ckm_front_put(backing);
+	return ret;
 }
 
 static int front_release(struct inode *inode, struct file *file)
 {
-	struct ckm_backing *backing = file->private_data;
-
-	fput(backing->real);
+	ckm_front_release(file);
 	return 0;
-}
-
-static __poll_t front_poll(struct file *file, poll_table *wait)
-{
-	struct ckm_backing *backing = file->private_data;
-
-	if (!backing->drv->poll)
-		return DEFAULT_POLLMASK;
-	ckm_backing_mirror_flags(backing, file->f_flags);
-	return backing->drv->poll(backing->real, wait);
 }
 
 static int map(struct ckm_backing *backing, struct vm_area_struct *vma)
@@ -117,10 +108,20 @@ static int map(struct ckm_backing *backing, struct vm_area_struct *vma)
 
 static int front_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	int ret = map(file->private_data, vma);
+	struct ckm_backing *backing = ckm_front_get(file);
+	int ret = -EACCES;
 
+	if (!backing)
+		return -ENODEV;
+	/* A mapping keeps the container's memory, and a process of another one may outlive it. */
+	if (ckm_front_may_map(file))
+		ret = map(backing, vma);
+	else
+		ckm_say(backing->ct, "a mapping refused, pid %d is outside of the pid namespace in which the file was opened\n",
+			task_tgid_nr(current));
 	if (ret)
 		ckm_vma_reset_file(vma, file);
+	ckm_front_put(backing);
 	return ret;
 }
 
@@ -172,23 +173,28 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 
 static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 {
-	struct ckm_backing *backing = file->private_data;
+	struct ckm_backing *backing = ckm_front_get(file);
 	struct ckm_call call;
-	long ret;
+	long ret = -ENODEV;
 
+	if (!backing)
+		return ret;
 	if (READ_ONCE(backing->ct->dying))
-		return -ENODEV;
+		goto out;
+	ret = -EIO;
 	if (!ckm_witness(backing))
-		return -EIO;
+		goto out;
 	ckm_backing_mirror_flags(backing, file->f_flags);
 	ret = ckm_call_begin(&call, backing);
 	if (ret)
-		return ret;
+		goto out;
 	if (backing->node == CGPU_NODE_UVM)
 		ret = ckm_uvm_ioctl(&call, cmd, user);
 	else
 		ret = front_rm_ioctl(&call, cmd, user);
 	ckm_call_end(&call);
+out:
+	ckm_front_put(backing);
 	return ret;
 }
 
@@ -198,5 +204,5 @@ const struct file_operations ckm_front_fops = {
 	.release	= front_release,
 	.unlocked_ioctl	= front_ioctl,
 	.mmap		= front_mmap,
-	.poll		= front_poll,
+	.poll		= ckm_front_poll,
 };

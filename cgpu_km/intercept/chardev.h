@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The file operations of our device nodes. */
 #ifndef CKM_CHARDEV_H
 #define CKM_CHARDEV_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the charges of exported dma-bufs. Takes rm_lock. */
 #include <linux/dma-buf.h>
 #include <linux/file.h>
@@ -11,7 +11,9 @@
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/dmabuf.h"
+#include "intercept/rm_call.h"
 #include "state/container.h"
+#include "state/gpu.h"
 #include "state/rm_object.h"
 
 enum { PROBE_EXPORT, PROBE_FD, PROBES };
@@ -49,15 +51,24 @@ static void release(struct dma_buf *buf)
 }
 
 /* Pin each object in @obj while the driver takes its references. Only memory of the
- * container's own clients can be exported. Returns an RM status.
+ * container's own clients can be exported, and video memory by the file of its own GPU: the
+ * buffer shows addresses of that GPU. Returns an RM status.
  */
-static u32 hold_all(struct exported_buf *c, u32 client, const u8 *handles, struct cgpu_obj **obj)
+static u32 hold_all(struct exported_buf *c, struct ckm_call *call, u32 client, const u8 *handles,
+		    struct cgpu_obj **obj)
 {
+	const struct ckm_slot *slot = call->backing->slot;
 	u32 i, status = NV_OK;
 
-	for (i = 0; status == NV_OK && i < c->count; i++)
+	for (i = 0; status == NV_OK && i < c->count; i++) {
 		status = ckm_obj_pin_memory(c->ct, client, get32(handles, i * 4), &obj[i],
 					    &c->mem[i]);
+		if (status != NV_OK || obj[i]->kind != CGPU_KIND_VIDMEM ||
+		    (slot && slot->gpu->index == obj[i]->gpu))
+			continue;
+		ckm_call_denied(call, "dma-buf of another GPU's memory, handle", obj[i]->hobject);
+		status = NV_ERR_PARENT;
+	}
 	return status;
 }
 
@@ -103,7 +114,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 	ckm_container_get(ct);
 	c->ct = ct;
 	c->count = count;
-	status = hold_all(c, get32(params, NV_DMABUF_H_CLIENT),
+	status = hold_all(c, call, get32(params, NV_DMABUF_H_CLIENT),
 			  params + ckm_driver_abi()->dmabuf_handles, obj);
 	if (status == NV_OK) {
 		call->dmabuf_wanted = true;

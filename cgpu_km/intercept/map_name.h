@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What an unmap call names, by which mappings are sorted: rm_map.c, rm_map_dma.c. */
 #ifndef CKM_MAP_NAME_H
 #define CKM_MAP_NAME_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Forwards allocations and inserts their objects into the tree. Takes rm_lock, gpu->lock. */
 #include <linux/sched.h>
 
@@ -10,7 +10,9 @@
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc.h"
 #include "intercept/rm_alloc_check.h"
+#include "intercept/rm_alloc_context.h"
 #include "intercept/rm_call.h"
+#include "intercept/rm_peers.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -60,9 +62,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	}
 }
 
-/* The driver may keep an object that the tenant does not get: its charges stay until the
- * container is gone.
- */
+/* The driver may keep an object that the tenant does not get: its charges stay with the container. */
 static void keep_refused(struct ckm_alloc *a, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
@@ -132,35 +132,6 @@ static void correct_host_size(struct ckm_alloc *a)
 	mutex_unlock(&ct->rm_lock);
 }
 
-/* From Ampere on, the driver takes a context's buffers when its TSG is made
- * (ctxBufPoolReserve() of kernel_channel_group_api.c), and no call reports their size.
- * The size is measured as the decrease of the card's free memory, which is valid only
- * if no other operation was in flight on this GPU. Later contexts are charged that size
- * from the start; the charge of this one is raised to it if the limit allows. On Turing
- * the buffers come from memory that the driver reserved for itself: the free memory
- * does not decrease, and the size stays ctx_reserve_mib.
- */
-static void measure_context(struct ckm_alloc *a)
-{
-	struct ckm_gpu *gpu = a->slot->gpu;
-	struct ckm_container *ct = a->slot->ct;
-	struct cgpu_mem *mem;
-	u64 used, free;
-
-	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
-	    atomic_read(&gpu->mem_ops_inflight) != 1 ||
-	    atomic_read(&gpu->mem_ops_seq) != a->mem_ops_seq)
-		return;
-	ckm_gpu_context_seen(gpu, a->free_before - free);
-	used = ckm_gpu_context_bytes(gpu);
-	mutex_lock(&ct->rm_lock);
-	mem = a->obj->core.mem;		/* NULL: removed with its file */
-	if (mem && used > mem->bytes && ckm_mem_correct_locked(a->slot, mem, used))
-		ckm_say(ct, "its context takes %llu MiB and is charged %llu\n",
-			used / CGPU_MIB, mem->bytes / CGPU_MIB);
-	mutex_unlock(&ct->rm_lock);
-}
-
 static void schedule_handle_locked(struct ckm_slot *slot, struct ckm_obj *tsg)
 {
 	struct ckm_group *group = tsg->group;
@@ -174,6 +145,13 @@ static void schedule_handle_locked(struct ckm_slot *slot, struct ckm_obj *tsg)
 	ckm_slot_channels_changed_locked(slot);
 }
 
+/* Timeslices are set of graphics/compute TSGs only. */
+static bool is_scheduled(const struct cgpu_obj *obj)
+{
+	return obj->kind == CGPU_KIND_CHANNEL ? obj->engine != CGPU_ENGINE_OTHER
+	     : obj->kind == CGPU_KIND_TSG && obj->engine == CGPU_ENGINE_GR;
+}
+
 static void schedule_locked(struct ckm_alloc *a)
 {
 	struct ckm_slot *slot = a->slot;
@@ -183,7 +161,7 @@ static void schedule_locked(struct ckm_alloc *a)
 	while (client->parent)
 		client = client->parent;
 	a->obj->pid = container_of(client, struct ckm_obj, core)->pid;
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	if (a->obj->core.kind == CGPU_KIND_TSG) {
 		schedule_handle_locked(slot, a->obj);
 	} else {
@@ -192,7 +170,7 @@ static void schedule_locked(struct ckm_alloc *a)
 		slot->channel_count++;
 		ckm_slot_channels_changed_locked(slot);
 	}
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }
 
 void ckm_alloc_post(struct ckm_call *call, u8 *arg)
@@ -249,7 +227,7 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	obj->userd = a->userd;
 	a->userd = NULL;
 	obj->state = CGPU_OBJ_LIVE;
-	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
+	if (is_scheduled(obj))
 		schedule_locked(a);
 	/* The TSG now has a channel that is not enabled. */
 	if (obj->kind == CGPU_KIND_CHANNEL && a->obj->group)
@@ -257,11 +235,12 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	mutex_unlock(&ct->rm_lock);
 	a->done = true;
 	if (a->free_before)
-		measure_context(a);
+		ckm_alloc_measure_context(a);
 	/* An enabled TSG may run its new channel at once: freeze it if its container is
 	 * not scheduled.
 	 */
-	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && READ_ONCE(a->obj->group->scheduled)) {
+	if (obj->kind == CGPU_KIND_CHANNEL && is_scheduled(obj) &&
+	    READ_ONCE(a->obj->group->scheduled)) {
 		ckm_sched_freeze_new_channel(a->slot, a->obj);
 		ckm_gpu_kick(a->slot->gpu);
 	}
@@ -269,6 +248,24 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 
 refuse:
 	put32(arg, a->status_at, status);
+}
+
+/* By the kind of the object; what it takes is charged. */
+static u32 check(struct ckm_alloc *a)
+{
+	switch (a->cls.kind) {
+	case CGPU_KIND_DEVICE:
+		return ckm_alloc_check_device(a);
+	case CGPU_KIND_PEERS:
+		return ckm_peers_check(a);
+	case CGPU_KIND_NVDEC:
+	case CGPU_KIND_NVENC:
+	case CGPU_KIND_NVJPG:
+	case CGPU_KIND_OFA:
+		return ckm_alloc_check_video(a);
+	default:
+		return ckm_alloc_check_params(a);
+	}
 }
 
 u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u64 params)
@@ -309,8 +306,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		return NV_ERR_PARENT;
 	if (a->parent->gpu != CGPU_NO_GPU)
 		a->slot = ckm_container_slot_of(backing->ct, a->parent->gpu);
-	status = a->cls.kind == CGPU_KIND_DEVICE ? ckm_alloc_check_device(a)
-						 : ckm_alloc_check_params(a);
+	status = check(a);
 	if (status == NV_OK)
 		status = ckm_alloc_charge_overhead(a);
 	if (status == NV_OK && handle)
@@ -339,7 +335,7 @@ static void finish(struct ckm_alloc *a)
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
-	for (n = 0; n < CGPU_DEPS; n++)
+	for (n = 0; n < CKM_ALLOC_HELD; n++)
 		ckm_obj_unpin(ct, a->held[n]);
 	ckm_obj_unpin(ct, a->source);
 	ckm_obj_unpin(ct, a->parent);
@@ -377,7 +373,7 @@ static void begin_on_card(struct ckm_alloc *a)
 		return;
 	alone = atomic_inc_return(&a->slot->gpu->mem_ops_inflight) == 1;
 	a->mem_ops_seq = atomic_inc_return(&a->slot->gpu->mem_ops_seq);
-	if (alone && a->obj->core.kind == CGPU_KIND_TSG && a->obj->core.gr && !a->is_dup &&
+	if (alone && ckm_alloc_context_of(a) != CGPU_ENGINE_OTHER &&
 	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
 		a->free_before = 0;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_ALLOC and RM_ALLOC_MEMORY, and the steps that all allocations share. */
 #ifndef CKM_RM_ALLOC_H
 #define CKM_RM_ALLOC_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Checks an allocation class by class, and charges it. Takes rm_lock. */
 #include <linux/log2.h>
 
@@ -16,7 +16,7 @@
 #include "state/memory.h"
 #include "state/rm_object.h"
 
-u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
+u32 ckm_alloc_charge(struct ckm_alloc *a, enum ckm_mem_kind kind, u64 bytes)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_mem *mem;
@@ -25,7 +25,7 @@ u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
 		return NV_ERR_PARENT;
 	ckm_managed_wait(ct);
 	mutex_lock(&ct->rm_lock);
-	mem = ckm_mem_charge_locked(a->slot, bytes);
+	mem = ckm_mem_charge_locked(a->slot, kind, bytes);
 	mutex_unlock(&ct->rm_lock);
 	if (IS_ERR(mem))
 		return NV_ERR_NO_MEMORY;
@@ -97,12 +97,17 @@ static u32 take_id(struct ckm_alloc *a, enum cgpu_quota_kind kind)
 	return ret ? NV_ERR_NO_FREE_FIFOS : NV_OK;
 }
 
-/* A TSG takes the buffers of its context at creation, and an id. */
-static u32 charge_group(struct ckm_alloc *a, bool gr)
+/* A TSG on a graphics/compute engine takes the buffers of its context at creation, and any TSG
+ * an id.
+ */
+static u32 charge_group(struct ckm_alloc *a)
 {
-	u32 status = a->slot ? ckm_alloc_charge(a, gr ? ckm_gpu_context_bytes(a->slot->gpu) : 0)
-			     : NV_ERR_PARENT;
+	bool gr = a->obj->core.engine == CGPU_ENGINE_GR;
+	u32 status = NV_ERR_PARENT;
 
+	if (a->slot)
+		status = ckm_alloc_charge(a, CKM_MEM_CONTEXT,
+					  gr ? ckm_gpu_context_bytes(a->slot->gpu, CGPU_ENGINE_GR) : 0);
 	a->obj->group = ckm_group_alloc();
 	if (!a->obj->group)
 		return NV_ERR_RESOURCES;
@@ -116,7 +121,7 @@ static u32 charge_group(struct ckm_alloc *a, bool gr)
 static u32 charge_channel(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	u32 status = ckm_alloc_charge(a, 0);
+	u32 status = ckm_alloc_charge(a, CKM_MEM_DATA, 0);
 
 	if (status == NV_OK)
 		status = take_id(a, CGPU_QUOTA_CHANNELS);
@@ -127,6 +132,23 @@ static u32 charge_channel(struct ckm_alloc *a)
 		ckm_mem_keep_locked(a->mem, a->parent->mem);
 	mutex_unlock(&ct->rm_lock);
 	return status;
+}
+
+/* The group of a channel: its TSG's, or where the driver makes the TSG one without a handle. None if
+ * it is neither below a TSG nor scheduled.
+ */
+static u32 find_group(struct ckm_alloc *a)
+{
+	if (a->parent->kind == CGPU_KIND_TSG) {
+		a->obj->core.engine = a->parent->engine;
+		a->obj->group = container_of(a->parent, struct ckm_obj, core)->group;
+		ckm_group_get(a->obj->group);
+		return NV_OK;
+	}
+	if (a->obj->core.engine == CGPU_ENGINE_OTHER)
+		return NV_OK;
+	a->obj->group = ckm_group_alloc();
+	return a->obj->group ? NV_OK : NV_ERR_RESOURCES;
 }
 
 /* The driver's heap takes a channel's USERD back with its handle and gives it to the next allocation,
@@ -185,6 +207,35 @@ static u32 hold_memories(struct ckm_alloc *a)
 	return status;
 }
 
+/* The driver takes an address space of any GPU of the client (seen of 535 and 550). A channel would then walk
+ * page tables that lie at those addresses in the memory of the other GPU, whoever has them here. The space
+ * stays pinned: another one of this name must not take its place during the call.
+ */
+u32 ckm_alloc_hold_space(struct ckm_alloc *a, u32 n, u32 handle)
+{
+	if (!handle)
+		return NV_OK;
+	a->held[n] = ckm_obj_pin(a->rc->call->backing->ct, a->obj->core.hclient, handle);
+	if (!a->held[n]) {
+		ckm_call_denied(a->rc->call, "address space that is not there, handle", handle);
+		return NV_ERR_NOT_FOUND;
+	}
+	if (a->held[n]->gpu == a->parent->gpu)
+		return NV_OK;
+	ckm_call_denied(a->rc->call, "address space of another GPU, class", a->obj->core.cls);
+	return NV_ERR_PARENT;
+}
+
+static u32 hold_channel_spaces(struct ckm_alloc *a)
+{
+	const u8 *p = a->rc->call->nested.copy;
+	u32 at = NV_CHANNEL_H_CONTEXT_SHARE, n, status = NV_OK;
+
+	for (n = CGPU_DEPS; at < ckm_driver_abi()->channel_h_userd && status == NV_OK; n++, at += sizeof(u32))
+		status = ckm_alloc_hold_space(a, n, get32(p, at));
+	return status;
+}
+
 /* Only a new address space or the device's: the driver has others that all clients share. */
 static u32 check_vaspace(struct ckm_alloc *a)
 {
@@ -233,7 +284,7 @@ static u32 check_debugger(struct ckm_alloc *a)
 
 	if (client == a->obj->core.hclient && !get32(p, NV_DEBUGGER_H_CLIENT))
 		a->source = ckm_obj_pin(call->backing->ct, client, object);
-	if (a->source && a->source->kind == CGPU_KIND_COMPUTE)
+	if (a->source && a->source->kind == CGPU_KIND_COMPUTE && a->source->gpu == a->parent->gpu)
 		return NV_OK;
 	ckm_call_denied(call, "debugger of object", object);
 	return NV_ERR_NOT_FOUND;
@@ -241,9 +292,17 @@ static u32 check_debugger(struct ckm_alloc *a)
 
 static u32 check_plain(struct ckm_alloc *a)
 {
+	const u8 *p = a->rc->call->nested.copy;
+
 	if (!a->cls.copied_in)	/* a dup has no parameters */
 		return NV_OK;
 	switch (a->obj->core.cls) {
+	case NV01_MEMORY_VIRTUAL:
+		return ckm_alloc_hold_space(a, 0, get32(p, NV_VIRTUAL_H_VASPACE));
+	case NV50_MEMORY_VIRTUAL:
+		return ckm_alloc_hold_space(a, 0, get32(p, NV_MEM_H_VASPACE));
+	case FERMI_CONTEXT_SHARE_A:
+		return ckm_alloc_hold_space(a, 0, get32(p, NV_CONTEXT_SHARE_H_VASPACE));
 	case FERMI_VASPACE_A:
 		return check_vaspace(a);
 	case GT200_DEBUGGER:
@@ -310,8 +369,8 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	struct cgpu_obj *obj = &a->obj->core;
 	const u8 *p = a->rc->call->nested.copy;
 	u64 bytes = 0;
-	bool vidmem, gr;
-	u32 engine = 0, status = NV_OK;
+	bool vidmem;
+	u32 status = NV_OK;
 
 	if (p && is_memory(obj))
 		status = ckm_alloc_check_page_size(a, get32(p, NV_MEM_ATTR),
@@ -336,13 +395,12 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		obj->bytes = bytes;
 		break;
 	case CGPU_KIND_TSG:
-		engine = get32(p, NV_TSG_ENGINE);
+		obj->engine = core->nv.engine(get32(p, NV_TSG_ENGINE));
 		break;
 	case CGPU_KIND_CHANNEL:
-		engine = get32(p, ckm_driver_abi()->channel_engine);
+		obj->engine = core->nv.engine(get32(p, ckm_driver_abi()->channel_engine));
 		break;
 	}
-	gr = core->nv.engine_is_gr(engine);
 	ckm_core_leave();
 
 	switch (obj->kind) {
@@ -353,40 +411,34 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	case CGPU_KIND_VIDMEM:
 		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS),
 						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
-		return status ?: ckm_alloc_charge(a, bytes);
+		return status ?: ckm_alloc_charge(a, CKM_MEM_DATA, bytes);
 	case CGPU_KIND_SYSMEM:
 		/* Pages of the process are its memory cgroup's already. */
 		return obj->cls == NV01_MEMORY_OS_DESCRIPTOR ? NV_OK :
 		       ckm_alloc_charge_host(a, p ? bytes : a->host_bytes);
 	case CGPU_KIND_TSG:
-		obj->gr = gr;
 		a->obj->notifiers[0] = get32(p, NV_TSG_H_ERROR);
 		a->obj->notifiers[1] = get32(p, NV_TSG_H_ECC_ERROR);
-		return charge_group(a, gr);
+		status = ckm_alloc_hold_space(a, 0, get32(p, NV_TSG_H_VASPACE));
+		return status ?: charge_group(a);
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
 			return NV_ERR_PARENT;
 		/* Without a TSG the driver makes one, and its timeslice would never be
-		 * set.
+		 * set. Of a video engine none is.
 		 */
-		if (gr && a->parent->kind != CGPU_KIND_TSG) {
+		if (obj->engine == CGPU_ENGINE_GR && a->parent->kind != CGPU_KIND_TSG) {
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
-		status = hold_memories(a);
+		status = hold_channel_spaces(a) ?: hold_memories(a);
 		if (status != NV_OK)
 			return status;
-		if (a->parent->kind == CGPU_KIND_TSG) {
-			obj->gr = a->parent->gr;
-			a->obj->group = container_of(a->parent, struct ckm_obj, core)->group;
-			ckm_group_get(a->obj->group);
-		}
-		return charge_channel(a);
+		status = find_group(a);
+		return status ?: charge_channel(a);
 	case CGPU_KIND_COMPUTE:
-		/* Kernels must run on a channel that is scheduled: one on a
-		 * graphics/compute engine.
-		 */
-		if (a->parent->kind != CGPU_KIND_CHANNEL || !a->parent->gr)
+		/* Kernels must run on a channel of a graphics/compute engine: it is scheduled. */
+		if (a->parent->kind != CGPU_KIND_CHANNEL || a->parent->engine != CGPU_ENGINE_GR)
 			return NV_ERR_CLASS;
 		return NV_OK;
 	}

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The checks of an allocation, and its charges. */
 #ifndef CKM_RM_ALLOC_CHECK_H
 #define CKM_RM_ALLOC_CHECK_H
@@ -7,6 +7,10 @@
 
 #include "core/mem_tree.h"
 #include "core/nv_call.h"
+#include "state/memory.h"
+
+/* What parameters name: of a channel, what it depends on, and then its context share and its address spaces. */
+#define CKM_ALLOC_HELD		(CGPU_DEPS + 3)
 
 struct ckm_obj;
 struct ckm_rm_call;
@@ -19,7 +23,7 @@ struct ckm_alloc {
 	struct ckm_obj *obj;		/* in the tree as PENDING once the handle is known */
 	struct cgpu_obj *parent;	/* pinned; NULL for a client */
 	struct cgpu_obj *source;	/* pinned; of an event or debugger, or NULL */
-	struct cgpu_obj *held[CGPU_DEPS];	/* pinned; what a channel depends on, or NULL */
+	struct cgpu_obj *held[CKM_ALLOC_HELD];	/* pinned; what the parameters name, or NULL */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged; the object's once it is LIVE */
 	u32 handle_at;			/* offset of the new handle in the struct */
@@ -40,7 +44,7 @@ struct ckm_alloc {
  * limit; NV_ERR_PARENT above the device. Waits for recounts of managed memory, so no
  * lock may be held; takes rm_lock.
  */
-u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes);
+u32 ckm_alloc_charge(struct ckm_alloc *a, enum ckm_mem_kind kind, u64 bytes);
 /* The same for system memory, of the container; a->contiguous is set. */
 u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes);
 /* What @bytes of system memory take: contiguous, the next power of two. */
@@ -67,6 +71,10 @@ u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *by
  * GPU has no such pages.
  */
 u32 ckm_alloc_check_page_size(struct ckm_alloc *a, u32 attr, u32 attr2);
+/* Pin the address space @handle in a->held[@n], 0: none, for as long as the call. NV_ERR_NOT_FOUND: no
+ * object of the client; NV_ERR_PARENT: it is on another GPU than the new object will be. Takes rm_lock.
+ */
+u32 ckm_alloc_hold_space(struct ckm_alloc *a, u32 n, u32 handle);
 /* Pin the source of an event in a->source, and set @parent to the handle under which
  * the driver puts the event. NV_ERR_NOT_FOUND: not an object of the container. Takes
  * rm_lock.

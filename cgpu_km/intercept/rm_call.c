@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Forwards one RM call to the driver, or answers it. Takes no lock. */
 #include <linux/sched.h>
 #include <linux/slab.h>

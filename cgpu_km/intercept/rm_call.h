@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* One RM call of a tenant: to the driver and back, or answered here. */
 #ifndef CKM_RM_CALL_H
 #define CKM_RM_CALL_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls the handler of an RM control's verdict. Takes rm_lock. */
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -12,6 +12,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_control.h"
 #include "intercept/rm_export.h"
+#include "intercept/rm_peers.h"
 #include "intercept/rm_shared.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
@@ -158,7 +159,7 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
 {
 	struct control *c = call->post_data;
 
-	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->gr || !c->slot)
+	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->engine || !c->slot)
 		return;
 	mark_scheduled(c);
 	ckm_sched_freeze_group(c->slot, group_of(c));
@@ -181,7 +182,7 @@ static long enable(struct control *c)
 
 	c->rc->call->post = post_schedule;
 	c->rc->call->post_data = c;
-	if (!c->obj->gr || !c->slot)
+	if (!c->obj->engine || !c->slot)
 		return ckm_rm_forward(c->rc);
 	c->enables = params_of(c)[0];
 	mutex_lock(&c->ct->rm_lock);
@@ -250,9 +251,7 @@ static long own_channels(struct control *c)
 	return ckm_rm_answer(c->rc, NV_OK);
 }
 
-/* Report no peer, no NVLink and no fabric: the object that a program would make next is
- * refused.
- */
+/* Report no peer, no NVLink and no fabric: the object that a program would make next is refused. */
 static long not_there(struct control *c)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
@@ -260,6 +259,21 @@ static long not_there(struct control *c)
 
 	ckm_core_leave();
 	return answer_params(c, known ? NV_OK : NV_ERR_NOT_SUPPORTED);
+}
+
+static long peers(struct control *c)
+{
+	switch (ckm_peers_answer(c->ct, c->row.cmd, params_of(c), c->size)) {
+	case CGPU_PEERS_DRIVER:
+		return ckm_rm_forward(c->rc);
+	case CGPU_PEERS_OK:
+		return answer_params(c, NV_OK);
+	case CGPU_PEERS_FOREIGN:
+		ckm_call_denied(c->rc->call, "GPU of another container as a peer, control", c->row.cmd);
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	default:
+		return not_there(c);
+	}
 }
 
 static long share_policy(struct control *c)
@@ -361,6 +375,7 @@ static long (*const handlers[])(struct control *c) = {
 	[CGPU_FORCE_CILP]	= force_cilp,
 	[CGPU_ADDR_SPACE]	= addr_space,
 	[CGPU_GPU_ID]		= gpu_id,
+	[CGPU_PEERS]		= peers,
 };
 
 static long run(struct control *c)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_CONTROL. */
 #ifndef CKM_RM_CONTROL_H
 #define CKM_RM_CONTROL_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls the handler of an RM call's verdict. Takes no lock. */
 #include "call.h"
 #include "core/nv_abi.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* A tenant's RM calls, by verdict. */
 #ifndef CKM_RM_DISPATCH_H
 #define CKM_RM_DISPATCH_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Makes second handles of objects, and tracks which objects may be shared. Takes rm_lock. */
 #include "call.h"
 #include "core/nv_abi.h"
@@ -40,6 +40,21 @@ static bool may_dup(const struct cgpu_obj *src)
 	       src->kind == CGPU_KIND_PLAIN || src->kind == CGPU_KIND_TSG;
 }
 
+/* Of the same GPU; system memory below any GPU's device, as libcuda has it for contexts on several. For the
+ * driver video memory may be below another's too, and each call that names the handle then takes its
+ * addresses for those of that GPU.
+ */
+static u32 check_parent(struct ckm_alloc *a, const struct cgpu_obj *src)
+{
+	if (src->kind == CGPU_KIND_TSG && a->parent->kind != CGPU_KIND_DEVICE)
+		return NV_ERR_PARENT;
+	if (src->gpu == CGPU_NO_GPU || a->parent->gpu == src->gpu ||
+	    (src->kind == CGPU_KIND_SYSMEM && a->parent->gpu != CGPU_NO_GPU))
+		return NV_OK;
+	ckm_call_denied(a->rc->call, "dup below another GPU's device, of class", src->cls);
+	return NV_ERR_PARENT;
+}
+
 long ckm_rm_run_dup(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
@@ -65,17 +80,17 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	a.cls.cls = src->cls;
 	a.pt_bytes = container_of(src, struct ckm_obj, core)->pt_bytes;
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
-	if (status == NV_OK && ((src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu) ||
-				(src->kind == CGPU_KIND_TSG && a.parent->kind != CGPU_KIND_DEVICE)))
-		status = NV_ERR_PARENT;
+	if (status == NV_OK)
+		status = check_parent(&a, src);
 	if (status == NV_OK && src->kind == CGPU_KIND_TSG) {
-		a.obj->core.gr = src->gr;
+		a.obj->core.engine = src->engine;
 		a.obj->group = container_of(src, struct ckm_obj, core)->group;
 		ckm_group_get(a.obj->group);
 	}
 	if (status == NV_OK) {
 		a.obj->core.kind = src->kind;
-		a.obj->core.gpu = src->gpu;
+		if (src->kind != CGPU_KIND_SYSMEM)
+			a.obj->core.gpu = src->gpu;
 		a.obj->core.bytes = src->bytes;
 		a.mem = ckm_obj_get_mem(ct, src);
 		if (get32(top, NVOS55_H_OBJECT))

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_DUP_OBJECT and RM_SHARE. */
 #ifndef CKM_RM_DUP_H
 #define CKM_RM_DUP_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the exported memory of control files. Takes rm_lock. */
 #include <linux/file.h>
 #include <linux/slab.h>
@@ -9,11 +9,11 @@
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
+#include "intercept/front_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_export.h"
 #include "state/container.h"
 #include "state/memory.h"
-#include "state/minor.h"
 #include "state/rm_object.h"
 
 /* An exported object, at one index of a control file. */
@@ -78,7 +78,7 @@ static u8 *params(struct transfer *t)
 static u32 take_export_file(struct transfer *t)
 {
 	struct file *front = fget(get32(params(t), t->layout->fd_at));
-	struct ckm_backing *backing = front ? ckm_front_backing(front) : NULL;
+	struct ckm_backing *backing = front ? ckm_front_get(front) : NULL;
 	u32 status = NV_OK;
 
 	if (!backing || backing->node != CGPU_NODE_CTL ||
@@ -99,6 +99,8 @@ static u32 take_export_file(struct transfer *t)
 		t->export_file = backing;
 	}
 out:
+	if (backing)
+		ckm_front_put(backing);
 	if (front)
 		fput(front);
 	return status;
@@ -286,7 +288,7 @@ static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *
 	if (t->export_file->ct != t->ct && e->kind == CGPU_KIND_SYSMEM)
 		return ckm_mem_charge_host_locked(slot, ckm_mem_host_bytes_locked(e->mem));
 	if (t->export_file->ct != t->ct)
-		return ckm_mem_charge_locked(slot, e->mem->bytes);
+		return ckm_mem_charge_locked(slot, CKM_MEM_IMPORTED, e->mem->bytes);
 	core = ckm_core_enter();
 	core->mem.get(e->mem);
 	ckm_core_leave();

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * CUDA IPC: one process exports memory to a control file, another one imports it from
  * there. Both are of one container, or of two with the same IPC name. Exported memory

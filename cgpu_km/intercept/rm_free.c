@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Removes an object from the tree after the driver freed it. Takes rm_lock. */
 #include "call.h"
 #include "core/nv_abi.h"
@@ -52,25 +52,25 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 	return status;
 }
 
-/* A channel that depends on @memory, pinned; NULL: none. NV_ERR_STATE_IN_USE: the driver is freeing what the
- * channel is below, and the channel with it. Pinned, the channel cannot be taken that way any more: a free
- * of its TSG is refused. Its names cannot be used again before it is removed.
+/* What depends on @obj, pinned: a channel on memory, peers on a subdevice; NULL: nothing. NV_ERR_STATE_IN_USE:
+ * the driver is freeing what it is below, and it as well. Pinned, it cannot be taken that way any more: a free
+ * of a channel's TSG is refused. Its names cannot be used again before it is removed.
  */
-static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *memory, struct cgpu_obj **channel,
-			u32 *parent)
+static u32 next_dependant(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj **found,
+			  u32 *parent)
 {
 	const struct cgpu_core_ops *core;
 	u32 status = NV_OK;
 
 	mutex_lock(&ct->rm_lock);
-	*channel = memory->dependant ? memory->dependant->of : NULL;
-	if (*channel) {
+	*found = obj->dependant ? obj->dependant->of : NULL;
+	if (*found) {
 		core = ckm_core_enter();
-		if (core->mem.tree_is_live((*channel)->parent)) {
-			*parent = (*channel)->parent->hobject;
-			core->mem.tree_pin(*channel);
+		if (core->mem.tree_is_live((*found)->parent)) {
+			*parent = (*found)->parent->hobject;
+			core->mem.tree_pin(*found);
 		} else {
-			*channel = NULL;
+			*found = NULL;
 			status = NV_ERR_STATE_IN_USE;
 		}
 		ckm_core_leave();
@@ -79,25 +79,25 @@ static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *memory, struc
 	return status;
 }
 
-/* Free the channels that depend on the object that is being freed, which hides them from calls. None is
- * pinned by a call, and none is added. Not NV_OK: some are left.
+/* Free what depends on the object that is being freed, which hides it from calls. None of it is
+ * pinned by a call, and nothing is added. Not NV_OK: some is left.
  */
-static u32 free_channels(struct ckm_container *ct, struct cgpu_obj *memory)
+static u32 free_dependants(struct ckm_container *ct, struct cgpu_obj *obj)
 {
-	struct cgpu_obj *channel;
+	struct cgpu_obj *found;
 	u32 parent = 0, status;
 
 	for (;;) {
-		status = next_channel(ct, memory, &channel, &parent);
-		if (!channel)
+		status = next_dependant(ct, obj, &found, &parent);
+		if (!found)
 			return status;
 		ckm_mem_ops_begin(ct);
-		if (ckm_drv_free(channel->hclient, parent, channel->hobject) != NV_OK)
+		if (ckm_drv_free(found->hclient, parent, found->hobject) != NV_OK)
 			status = NV_ERR_STATE_IN_USE;
 		ckm_mem_ops_end(ct);
 		if (status == NV_OK)
-			ckm_objs_remove(ct, channel);
-		ckm_obj_unpin(ct, channel);
+			ckm_objs_remove(ct, found);
+		ckm_obj_unpin(ct, found);
 		if (status != NV_OK)
 			return status;
 	}
@@ -126,7 +126,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	if (status != NV_OK)
 		return ckm_rm_answer(rc, status);
-	status = free_channels(ct, f.obj);
+	status = free_dependants(ct, f.obj);
 	if (status != NV_OK) {
 		ret = ckm_rm_answer(rc, status);
 		goto out;

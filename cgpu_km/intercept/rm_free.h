@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_FREE. */
 #ifndef CKM_RM_FREE_H
 #define CKM_RM_FREE_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Charges mappings for the CPU, and keeps their names. Takes rm_lock, gpu->lock. */
 #include <linux/slab.h>
 
@@ -109,6 +109,27 @@ err_free:
 	return NULL;
 }
 
+/* Pin the device of a mapping. The driver takes the addresses of @memory for those of that device's GPU: with
+ * another GPU's it would map what other containers have there (seen of 535 and 550). System memory has no GPU,
+ * and the driver asks only that there is a device.
+ */
+static u32 hold_device(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
+		       struct cgpu_obj **device)
+{
+	const u8 *top = rc->call->top;
+
+	if (memory->kind == CGPU_KIND_SYSMEM || memory->gpu == CGPU_NO_GPU)
+		return NV_OK;
+	*device = ckm_obj_pin(rc->call->backing->ct, get32(top, NVOS_H_ROOT),
+			      get32(top, NVOS33_H_DEVICE));
+	if (!*device)
+		return NV_ERR_NOT_FOUND;
+	if ((*device)->gpu == memory->gpu)
+		return NV_OK;
+	ckm_call_denied(rc->call, "CPU mapping by another GPU's device, of class", memory->cls);
+	return NV_ERR_PARENT;
+}
+
 /* Only the container's own memory may be mapped; it is pinned meanwhile. */
 long ckm_rm_map_memory(struct ckm_rm_call *rc)
 {
@@ -116,14 +137,21 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
 					   get32(top, NVOS33_H_MEMORY));
+	struct cgpu_obj *device = NULL;
 	struct mapping m = { .rc = rc };
 	struct ckm_slot *slot;
+	u32 status;
 	long ret;
 
 	if (!obj)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
 	if (obj->kind == CGPU_KIND_SHARED_DATA) {
 		ret = ckm_shared_map(rc);
+		goto out;
+	}
+	status = hold_device(rc, obj, &device);
+	if (status != NV_OK) {
+		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
 	slot = obj->kind == CGPU_KIND_VIDMEM ? ckm_container_slot_of(ct, obj->gpu) : NULL;
@@ -143,6 +171,7 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
 out:
+	ckm_obj_unpin(ct, device);
 	ckm_obj_unpin(ct, obj);
 	return ret;
 }

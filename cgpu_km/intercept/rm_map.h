@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Mappings of video memory for the CPU: each takes BAR1 space, which a card has a fixed
  * amount of.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Charges the page tables of mappings for the GPU. Takes rm_lock. */
 #include <linux/slab.h>
 
@@ -69,17 +69,73 @@ static void post_map_dma(struct ckm_call *call, u8 *arg)
 	mutex_unlock(&ct->rm_lock);
 }
 
-static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory)
+/* On the GPU of @device, which has the page tables. */
+static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory,
+		      const struct cgpu_obj *device)
 {
 	int ret = -ENOMEM;
 
 	map->memory = container_of(memory, struct ckm_obj, core);
+	map->slot = ckm_container_slot_of(ct, device->gpu);
+	if (!map->slot)
+		return NV_ERR_NOT_FOUND;
 	map->pt_bytes = ckm_page_tables_of(memory);
 	mutex_lock(&ct->rm_lock);
 	if (ckm_objs_have_room_locked(ct))
-		ret = ckm_obj_overhead_locked(ct, memory, map->pt_bytes);
+		ret = ckm_slot_overhead_locked(map->slot, map->pt_bytes);
 	mutex_unlock(&ct->rm_lock);
 	return ret ? NV_ERR_NO_MEMORY : NV_OK;
+}
+
+/* Uncharge and free a mapping that is on no list. */
+static void drop_locked(struct ckm_container *ct, struct ckm_dma_map *map)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	ckm_slot_overhead_less_locked(map->slot, map->pt_bytes);
+	kfree(map);
+}
+
+/* Of a mapping that post_map_dma() did not insert. If the driver ran the call unseen, it may have mapped: the
+ * charge stays until the memory is freed, under a name that no mapping has.
+ */
+static void drop_or_keep(struct ckm_container *ct, struct ckm_dma_map *map, bool unseen)
+{
+	mutex_lock(&ct->rm_lock);
+	if (unseen && map->memory->core.state != CGPU_OBJ_DETACHED) {
+		map->at = U64_MAX;
+		file_map_locked(ct, map);
+	} else {
+		drop_locked(ct, map);
+	}
+	mutex_unlock(&ct->rm_lock);
+}
+
+/* Pin the device and the address space of a mapping. Refuse one that the driver would make of other memory than
+ * of the object that it names (core/nv_answer.c).
+ */
+static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
+		      struct cgpu_obj **device, struct cgpu_obj **space)
+{
+	struct ckm_container *ct = rc->call->backing->ct;
+	const u8 *top = rc->call->top;
+	struct cgpu_dma_map map = { .flags = get32(top, NVOS46_FLAGS), .kind = memory->kind,
+				    .memory = memory->gpu };
+	const struct cgpu_core_ops *core;
+	bool may;
+
+	*device = ckm_obj_pin(ct, memory->hclient, get32(top, NVOS46_H_DEVICE));
+	*space = ckm_obj_pin(ct, memory->hclient, get32(top, NVOS46_H_DMA));
+	if (!*device || !*space)
+		return NV_ERR_NOT_FOUND;
+	map.device = (*device)->gpu;
+	map.space = (*space)->gpu;
+	core = ckm_core_enter();
+	may = core->nv.may_map_dma(&map);
+	ckm_core_leave();
+	if (may)
+		return NV_OK;
+	ckm_call_denied(rc->call, "GPU mapping of another GPU's memory, of class", memory->cls);
+	return NV_ERR_PARENT;
 }
 
 /* Whether the driver mapped is in its status only. The errno does not show it: the copy
@@ -89,7 +145,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	struct cgpu_obj *memory;
+	struct cgpu_obj *memory, *device = NULL, *space = NULL;
 	struct ckm_dma_map *map;
 	u32 status;
 	long ret;
@@ -101,8 +157,11 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	map->hdevice = get32(top, NVOS46_H_DEVICE);
 	map->hdma = get32(top, NVOS46_H_DMA);
 	memory = ckm_obj_pin(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
-	status = memory ? charge_map(ct, map, memory) : NV_ERR_NOT_FOUND;
+	status = memory ? hold_place(rc, memory, &device, &space) : NV_ERR_NOT_FOUND;
+	if (status == NV_OK)
+		status = charge_map(ct, map, memory, device);
 	if (status != NV_OK) {
+		kfree(map);
 		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
@@ -112,17 +171,11 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	ckm_mem_ops_begin(ct);		/* page tables */
 	ret = ckm_rm_forward(rc);
 	ckm_mem_ops_end(ct);
-	map = rc->map;
-	/* Not inserted. If the driver ran the call unseen, it may have mapped: the charge stays
-	 * until the memory is freed.
-	 */
-	if (map && !rc->call->unseen) {
-		mutex_lock(&ct->rm_lock);
-		ckm_obj_overhead_less_locked(ct, memory, map->pt_bytes);
-		mutex_unlock(&ct->rm_lock);
-	}
+	if (rc->map)
+		drop_or_keep(ct, rc->map, rc->call->unseen);
 out:
-	kfree(map);
+	ckm_obj_unpin(ct, space);
+	ckm_obj_unpin(ct, device);
 	ckm_obj_unpin(ct, memory);
 	return ret;
 }
@@ -163,14 +216,11 @@ static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool g
 	struct cgpu_obj *memory = &map->memory->core;
 
 	mutex_lock(&ct->rm_lock);
-	if (!gone && memory->state != CGPU_OBJ_DETACHED) {
+	if (!gone && memory->state != CGPU_OBJ_DETACHED)
 		file_map_locked(ct, map);
-		map = NULL;
-	} else {	/* no-op if its memory was freed meanwhile */
-		ckm_obj_overhead_less_locked(ct, memory, map->pt_bytes);
-	}
+	else
+		drop_locked(ct, map);
 	mutex_unlock(&ct->rm_lock);
-	kfree(map);
 	ckm_obj_unpin(ct, memory);
 }
 

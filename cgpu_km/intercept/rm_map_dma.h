@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_MAP_MEMORY_DMA and RM_UNMAP_MEMORY_DMA: mappings for the GPU. */
 #ifndef CKM_RM_MAP_DMA_H
 #define CKM_RM_MAP_DMA_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the records of OS events. Takes os_event_lock, rm_lock. */
 #include <linux/slab.h>
 

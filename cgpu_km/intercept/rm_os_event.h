@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * OS events. The driver names one by client and number, keeps all of them in one list of the host
  * and walks it under a spinlock, so they are counted.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the page of zeros that is mapped for the driver's shared data. Takes rm_lock. */
 #include <linux/file.h>
 #include <linux/mm.h>
@@ -7,10 +7,10 @@
 #include "core/nv_abi.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
+#include "intercept/front_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_shared.h"
 #include "state/container.h"
-#include "state/minor.h"
 #include "state/rm_object.h"
 
 /* The driver's struct takes 2,608 bytes in 580 and grows. */
@@ -40,7 +40,7 @@ long ckm_shared_map(struct ckm_rm_call *rc)
 {
 	u8 *top = rc->call->top;
 	struct file *file = fget(get32(top, NVOS33_FD));
-	struct ckm_backing *backing = file ? ckm_front_backing(file) : NULL;
+	struct ckm_backing *backing = file ? ckm_front_get(file) : NULL;
 	u32 status = NV_ERR_ARGUMENT;
 
 	if (backing && backing->ct == rc->call->backing->ct && backing->node != CGPU_NODE_UVM &&
@@ -50,6 +50,8 @@ long ckm_shared_map(struct ckm_rm_call *rc)
 		put64(top, NVOS33_LINEAR, LINEAR);
 		status = NV_OK;
 	}
+	if (backing)
+		ckm_front_put(backing);
 	if (file)
 		fput(file);
 	return ckm_rm_answer(rc, status);

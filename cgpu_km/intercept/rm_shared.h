@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Class 0xde, RM_USER_SHARED_DATA: a read-only page per GPU in which the driver publishes
  * the card's memory totals, utilisation and clocks. From 580 on, libcuda does not start

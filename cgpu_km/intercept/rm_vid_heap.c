@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* NVOS32: one call with many functions for memory. Takes rm_lock, gpu->lock. */
 #include "call.h"
 #include "core/nv_abi.h"
@@ -71,11 +71,14 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 		if (!virtual)
 			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
 		status = ckm_alloc_check_page_size(&a, attr, attr2);
+		if (status == NV_OK && virtual)
+			status = ckm_alloc_hold_space(&a, 0, get32(top, NVOS32_H_VASPACE));
 		if (status == NV_OK && !vidmem && !virtual)
 			status = ckm_alloc_charge_host(&a, bytes);
 		if (status == NV_OK && vidmem)
 			status = ckm_alloc_check_place(&a, flags, get64(top, NVOS32_ALLOC_ALIGNMENT),
-						       &bytes) ?: ckm_alloc_charge(&a, bytes);
+						       &bytes) ?:
+				 ckm_alloc_charge(&a, CKM_MEM_DATA, bytes);
 	}
 	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))
 		status = ckm_alloc_add_pending(&a, get32(top, NVOS32_ALLOC_H_MEMORY));

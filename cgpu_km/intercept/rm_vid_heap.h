@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM_VID_HEAP_CONTROL. */
 #ifndef CKM_RM_VID_HEAP_H
 #define CKM_RM_VID_HEAP_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Passes the checked copies to the driver, inside a call of ours. Takes os_event_lock. */
 #include <linux/atomic.h>
 #include <linux/file.h>
@@ -16,11 +16,11 @@
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
 #include "intercept/dmabuf.h"
+#include "intercept/front_file.h"
 #include "intercept/seal.h"
 #include "intercept/uvm_charge.h"
 #include "state/container.h"
 #include "state/gpu.h"
-#include "state/minor.h"
 
 enum { PROBE_IOCTL, PROBE_COPY, PROBE_ANSWER, PROBE_FD, PROBE_ACCESS, PROBES };
 
@@ -118,7 +118,7 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 
 	if (!front)
 		return NULL;
-	backing = ckm_front_backing(front);
+	backing = ckm_front_get(front);
 	if (!backing || !(backing->ct == call->backing->ct ||
 			  (call->shares && ckm_container_shares(backing->ct, call->backing->ct))) ||
 	    backing->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
@@ -139,6 +139,8 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 	if (found)
 		keep_mapped(call, backing);
 out:
+	if (backing)
+		ckm_front_put(backing);
 	fput(front);
 	return found;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The seal: the driver copies each argument from user memory again after our check.
  * While a task is inside a call of ours, entry redirection makes the driver use the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns semaphore pools and the redirections in nvidia-uvm. Takes rm_lock. */
 #include <linux/mm.h>
 #include <linux/slab.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * nvidia-uvm.ko: the redirections in it, and what depends on them. It can be loaded later
  * than nvidia.ko, and unloaded. Its arguments are not copied in like nvidia.ko's: they

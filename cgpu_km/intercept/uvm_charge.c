@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the references that nvidia-uvm takes. Takes uvm_refs_lock, rm_lock. */
 #include <linux/hash.h>
 #include <linux/rbtree_latch.h>
@@ -14,6 +14,7 @@
 #include "intercept/uvm_charge.h"
 #include "sched/run_state.h"
 #include "state/container.h"
+#include "state/gpu.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
 
@@ -127,22 +128,51 @@ static void drop_charge(struct uvm_ref *ref)
 	mutex_unlock(&ref->ct->rm_lock);
 }
 
-/* nvidia-uvm maps dup'ed memory once: charge the page tables of that mapping. False:
- * over the limit.
- */
-static bool charge_tables(struct uvm_ref *ref, struct cgpu_obj *memory)
+/* nvidia-uvm has one pointer for each GPU while any address space has the GPU registered. */
+static void note_device(struct ckm_container *ct, u32 gpu, const void *device)
 {
-	struct ckm_slot *slot = ckm_container_slot_of(ref->ct, memory->gpu);
-	int ret;
+	u32 i;
 
-	if (!slot)
-		return true;
-	ref->overhead = ckm_page_tables_of(memory);
+	mutex_lock(&ct->rm_lock);
+	for (i = 0; i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->index == gpu)
+			ct->slot[i].uvm_device = device;
+		else if (ct->slot[i].uvm_device == device)	/* an earlier one's */
+			ct->slot[i].uvm_device = NULL;
+	mutex_unlock(&ct->rm_lock);
+}
+
+/* The slot of the GPU in whose page tables memory is mapped: a peer's, or of system memory any. It has an
+ * address space, so it was noted.
+ */
+static struct ckm_slot *slot_of_device_locked(struct ckm_container *ct, const void *device)
+{
+	u32 i;
+
+	for (i = 0; device && i < ct->slot_count; i++)
+		if (ct->slot[i].uvm_device == device)
+			return &ct->slot[i];
+	return NULL;
+}
+
+/* nvidia-uvm maps dup'ed memory once: charge the page tables of that mapping, on the GPU that maps. The
+ * memory stays charged where it lies. False: over the limit.
+ */
+static bool charge_tables(struct uvm_ref *ref, const void *device, struct cgpu_obj *memory)
+{
+	u64 overhead = ckm_page_tables_of(memory);
+	struct ckm_slot *slot;
+	int ret = 0;
+
 	mutex_lock(&ref->ct->rm_lock);
-	ret = ckm_slot_overhead_locked(slot, ref->overhead);
-	mutex_unlock(&ref->ct->rm_lock);
-	if (!ret)
+	slot = slot_of_device_locked(ref->ct, device) ?: ckm_container_slot_of(ref->ct, memory->gpu);
+	if (slot)
+		ret = ckm_slot_overhead_locked(slot, overhead);
+	if (slot && !ret) {
 		ref->slot = slot;
+		ref->overhead = overhead;
+	}
+	mutex_unlock(&ref->ct->rm_lock);
 	return !ret;
 }
 
@@ -187,7 +217,7 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	ref->mem = take == PROBE_DUP ? ckm_obj_get_mem(ref->ct, obj)
 				     : ckm_obj_get_context(ref->ct, obj);
 	status = NV_ERR_NO_MEMORY;
-	if (take != PROBE_DUP || charge_tables(ref, obj))
+	if (take != PROBE_DUP || charge_tables(ref, (const void *)a, obj))
 		status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
 					   original(call, take));
 	kept = status == NV_OK && take == PROBE_RETAIN &&
@@ -230,6 +260,8 @@ static u32 checked_dup_space(void *device, u32 client, u32 space, void **dup, vo
 	}
 	status = ckm_call_original(ARG(device), client, space, ARG(dup), ARG(info), 0,
 				   original(call, PROBE_SPACE));
+	if (status == NV_OK)	/* the driver compared the GPUs of both */
+		note_device(call->backing->ct, obj->gpu, device);
 	ckm_obj_unpin(call->backing->ct, obj);
 	return status;
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * References that nvidia-uvm takes in nvidia.ko for itself, charged until it drops them:
  *

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Passes or refuses the ioctls of nvidia-uvm, and charges their page tables. Takes rm_lock. */
 #include <linux/pagemap.h>
 #include <linux/uaccess.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The ioctls of nvidia-uvm. */
 #ifndef CKM_UVM_IOCTL_H
 #define CKM_UVM_IOCTL_H

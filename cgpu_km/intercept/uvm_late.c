@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Redirects nvidia-uvm's functions after the attach. Takes ckm_lock. */
 #include <linux/kernel.h>
 #include <linux/workqueue.h>

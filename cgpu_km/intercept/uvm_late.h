@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * nvidia-uvm.ko that is loaded, or whose functions can be redirected, only after the first
  * container was created. Until then no uvm node can be opened (uvm.h).

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the charges of managed memory. Takes rm_lock; a recount mmap_lock before it. */
 #include <linux/interval_tree.h>
 #include <linux/mm.h>
@@ -92,7 +92,7 @@ static int charge_locked(struct managed *m)
 	u32 i;
 
 	for (i = 0; i < m->ct->slot_count; i++) {
-		mem = ckm_mem_charge_locked(&m->ct->slot[i], m->bytes);
+		mem = ckm_mem_charge_locked(&m->ct->slot[i], CKM_MEM_MANAGED, m->bytes);
 		if (IS_ERR(mem)) {
 			uncharge_locked(m);
 			return PTR_ERR(mem);

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Managed memory (cudaMallocManaged) under uvm = account: docs/decisions/0007. */
 #ifndef CKM_UVM_MANAGED_H
 #define CKM_UVM_MANAGED_H

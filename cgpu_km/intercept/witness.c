@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Checks the redirections before calls, and reports when one is switched off. Takes no lock. */
 #include <linux/kernel.h>
 #include <linux/workqueue.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Whether the redirections of seal.h, uvm_charge.h, dmabuf.h and uvm.h are in effect. The
  * administrator can switch kprobes off while containers run; a call that then reached the

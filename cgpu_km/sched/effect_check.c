@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the effect check of each GPU. Takes open_lock, gpu->lock. */
 #include <linux/ktime.h>
 #include <linux/slab.h>
@@ -191,7 +191,7 @@ static bool begin(struct ckm_gpu *gpu)
 	struct cgpu_sched_view view;
 	bool busy = false, held;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	held = gpu->check->held;
 	if (core) {
@@ -201,7 +201,7 @@ static bool begin(struct ckm_gpu *gpu)
 		busy = view.policy != CGPU_POLICY_NATIVE && view.opened_mask;
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	if (held)
 		ckm_gpu_kick(gpu);
 	return busy;
@@ -214,7 +214,7 @@ static u32 check_once(struct ckm_gpu *gpu)
 	struct finding finding = {};
 	u32 delay = has_samples ? CGPU_CHECK_POLL_MS : BLIND_MS;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	gpu->check_state = CKM_CHECK_BLIND;
 	core = ckm_core_enter();
 	if (core) {
@@ -228,7 +228,7 @@ static u32 check_once(struct ckm_gpu *gpu)
 		}
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	log_finding(gpu, &finding);
 	if (finding.control)
 		ckm_events_gpu_changed(gpu);
@@ -275,12 +275,12 @@ void ckm_check_start(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	core->check.init(gpu->check, ktime_get_ns());
 	ckm_core_leave();
 	gpu->check_state = CKM_CHECK_IDLE;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 void ckm_check_stop(struct ckm_gpu *gpu)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The effect check (`check` in names): do freezes and timeslices change the GPU time that
  * containers get? Once a second, while containers have the GPU open under a policy that

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns no state: the mapping is kept in gpu->run. Takes no lock. */
 #include <linux/io.h>
 #include <linux/pci.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The registers of a Turing GPU that have its channels' words of state (PCCSR). The driver returns
  * no address of them, so this module maps them: 32 KiB of BAR0, which are only read.

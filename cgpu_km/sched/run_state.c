@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the words of channels and what is read from them. Takes rm_lock, gpu->lock. */
 #include <linux/io.h>
 #include <linux/ktime.h>
@@ -88,7 +88,7 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 		return false;
 	gpu = slot->gpu;
 	mutex_lock(&ct->rm_lock);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	/* A pinned channel may have been released with its client's file: it is on no list. */
 	reg = register_of_locked(gpu, info);
 	if (reg && channel->state != CGPU_OBJ_DETACHED && !list_empty(&obj->sched) && !obj->word) {
@@ -97,12 +97,8 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 		word->obj = obj;
 		obj->word = word;
 		first = !gpu->run.words++;
-		/* For sched/direct.c. Since branch 590 another pointer is there. */
-		if (ckm_driver_is_simulated())
-			memcpy(&gpu->run.runlist, info + NV_UVM_CHANNEL_RUNLIST,
-			       sizeof(gpu->run.runlist));
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	mutex_unlock(&ct->rm_lock);
 	if (first)
 		ckm_gpu_kick(gpu);
@@ -115,11 +111,11 @@ void ckm_run_word_remove(struct ckm_run_word *word)
 
 	if (!gpu)
 		return;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	if (word->obj)
 		word->obj->word = NULL;
 	gpu->run.words--;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	word->gpu = NULL;
 }
 
@@ -129,8 +125,6 @@ void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
 	gpu->run.wrong = false;
-	gpu->run.direct_off = false;
-	gpu->run.direct_failed = 0;
 	gpu->run.on_frozen = 0;
 	gpu->run.disabled = 0;
 	gpu->run.refused = 0;
@@ -144,11 +138,11 @@ void ckm_run_state_start(struct ckm_gpu *gpu)
 	if (sscanf(gpu->desc.pci, "%x:%x:%x.%x", &domain, &bus, &slot, &function) == 4)
 		gpu->pdev = pci_get_domain_bus_and_slot(domain, bus, PCI_DEVFN(slot, function));
 	pccsr = ckm_pccsr_map(gpu);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	gpu->run.pccsr = pccsr;
 	gpu->run.source = pccsr ? CGPU_RUN_PCCSR : CGPU_RUN_CHRAM;
 	ckm_run_state_reset_locked(gpu);
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 void ckm_run_state_stop(struct ckm_gpu *gpu)
@@ -157,14 +151,13 @@ void ckm_run_state_stop(struct ckm_gpu *gpu)
 	struct pci_dev *pdev;
 
 	/* Readers of the words hold gpu->lock, and read none without a source. */
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	pdev = gpu->pdev;
 	pccsr = gpu->run.pccsr;
 	gpu->pdev = NULL;
 	gpu->run.pccsr = NULL;
-	gpu->run.runlist = NULL;
 	gpu->run.source = CGPU_RUN_NONE;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	if (pccsr)
 		iounmap((void __iomem *)pccsr);
 	pci_dev_put(pdev);

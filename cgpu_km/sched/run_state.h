@@ -1,10 +1,10 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The run state: does a container's channel have work? The GPU keeps a word of state for each
  * channel. When a process registers the channel, the driver returns to nvidia-uvm the address of
  * the word (channel RAM, from Ampere on) and the channel's number, by which a Turing GPU has it
  * (sched/pccsr.h). This module keeps the address while nvidia-uvm retains the channel. Words are
- * only read; sched/direct.c, an experiment on the simulated driver, writes them.
+ * only read.
  *
  * gpu->lock guards a word from its addition to its removal, so no word is read after the
  * driver was called to release its channel.
@@ -49,7 +49,7 @@ void ckm_run_word_remove(struct ckm_run_word *word);
  * ckm_run_state_read_locked() - read the words of all slots
  * @gpu: any GPU
  * @core: the active core, entered under gpu->lock
- * @known: set to the slots of which every graphics/compute channel has a word that can be
+ * @known: set to the slots of which every channel on its list has a word that can be
  *	trusted; 0 while the source is not used
  * @busy: set to those of @known with work
  *

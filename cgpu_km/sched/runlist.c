@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the scheduling controls and their latencies. Callers hold ctrl_lock. */
 #include <linux/ktime.h>
 #include <linux/mm.h>
@@ -9,7 +9,6 @@
 #include "core/nv_abi.h"
 #include "core/sched_gpu.h"
 #include "driver/driver.h"
-#include "sched/direct.h"
 #include "sched/runlist.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -23,7 +22,8 @@
  */
 static unsigned long freeze_restart;
 module_param(freeze_restart, ulong, 0644);
-MODULE_PARM_DESC(freeze_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: none)");
+MODULE_PARM_DESC(freeze_restart,
+		 "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST, and video engines are refused (default: none)");
 
 /* No call shows what a context switch takes. */
 static unsigned int switch_us;
@@ -69,8 +69,8 @@ static void note_latency(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u64 took)
 	st->sample_us[st->samples++ % CKM_CTRL_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
 }
 
-static u32 timed_control(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u32 client, u32 object,
-			 u32 cmd, void *params, u32 size)
+u32 ckm_ctrl_timed(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u32 client, u32 object, u32 cmd,
+		   void *params, u32 size)
 {
 	struct ckm_ctrl_stat *st = &gpu->ctrl;
 	u64 begin = ktime_get_ns();
@@ -90,27 +90,25 @@ static bool matches(const struct ckm_channel_filter *filter, const struct ckm_ob
 	       (!filter->group || obj->group == filter->group);
 }
 
-/* Channels or TSGs of a slot, as they were at one time. */
+/* Channels of a slot, as they were at one time. */
 struct snapshot {
 	u32 count, room;
 	struct {
 		u32 client, object;
-		u64 seq;		/* ckm_obj.seq of a channel; 0: a TSG */
+		u64 seq;
 	} list[];
 };
 
-/* Room for the slot's channels, or its TSGs. To be freed by kvfree(); NULL: no memory. */
-static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id, bool tsgs)
+/* Room for the slot's channels. To be freed by kvfree(); NULL: no memory. */
+static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id)
 {
-	const struct ckm_slot *slot;
 	struct snapshot *snap;
 	u32 room = 0;
 
-	mutex_lock(&gpu->lock);
-	slot = gpu->slot[sched_id];
-	if (slot)
-		room = tsgs ? slot->tsg_count : slot->channel_count;
-	mutex_unlock(&gpu->lock);
+	spin_lock(&gpu->lock);
+	if (gpu->slot[sched_id])
+		room = gpu->slot[sched_id]->channel_count;
+	spin_unlock(&gpu->lock);
 	snap = kvmalloc(struct_size(snap, list, room), GFP_KERNEL);
 	if (!snap)
 		return NULL;
@@ -126,35 +124,29 @@ static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
 	snap->list[snap->count++].object = obj->core.hobject;
 }
 
-/* Copy what @filter accepts of the slot's channels, or one handle of each of its TSGs (@filter
- * NULL), in one pass: the lock is held for as many steps as the slot has of them, which its quota
- * limits. What is added later is frozen by the call that enables it, after ctrl_lock was dropped;
- * for what is freed later the driver's call fails.
+/* Copy what @filter accepts of the slot's channels in one pass: the lock is held for as many steps as
+ * the slot has of them, which its quota limits. What is added later is frozen by the call that enables
+ * it, after ctrl_lock was dropped; for what is freed later the driver's call fails.
  */
 static struct snapshot *take_snapshot(struct ckm_gpu *gpu, u32 sched_id,
 				      const struct ckm_channel_filter *filter)
 {
-	bool tsgs = !filter;
-	struct snapshot *snap = new_snapshot(gpu, sched_id, tsgs);
+	struct snapshot *snap = new_snapshot(gpu, sched_id);
 	const struct ckm_obj *obj;
-	struct list_head *at;
 	struct ckm_slot *slot;
 
 	if (!snap)
 		return NULL;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot)
-		list_for_each(at, tsgs ? &slot->tsgs : &slot->channels) {
+		list_for_each_entry(obj, &slot->channels, sched) {
 			if (snap->count == snap->room)
 				break;
-			obj = tsgs ? list_first_entry(&list_entry(at, struct ckm_group, sched)->handles,
-						      struct ckm_obj, sched) :
-				     list_entry(at, struct ckm_obj, sched);
-			if (tsgs || matches(filter, obj))
+			if (matches(filter, obj))
 				snapshot_add(snap, obj);
 		}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return snap;
 }
 
@@ -166,7 +158,7 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u64 seq)
 	struct ckm_slot *slot;
 	struct ckm_obj *obj;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot)
 		list_for_each_entry(obj, &slot->channels, sched)
@@ -176,13 +168,13 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u64 seq)
 				ckm_slot_channels_changed_locked(slot);
 				break;
 			}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
 {
-	return timed_control(gpu, list->disable ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, gpu->hclient,
-			     gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list));
+	return ckm_ctrl_timed(gpu, list->disable ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, gpu->hclient,
+			      gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list));
 }
 
 /* Fallback if the driver refused the list of @count channels of @snap from @from on: one call per
@@ -211,14 +203,6 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapsho
 	return failure;
 }
 
-static void note_frozen(struct ckm_gpu *gpu, u32 sched_id, bool frozen)
-{
-	mutex_lock(&gpu->lock);
-	if (gpu->slot[sched_id])
-		gpu->slot[sched_id]->frozen_by_call = frozen;
-	mutex_unlock(&gpu->lock);
-}
-
 static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
 			bool freeze)
 {
@@ -227,8 +211,6 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 at, count, i;
 
-	if (freeze)
-		note_frozen(gpu, sched_id, true);
 	for (at = 0; list && snap && at < snap->count; at += count) {
 		count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
 		list->disable = freeze;
@@ -244,8 +226,6 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 	kfree(list);
 	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
-	else if (!freeze)
-		note_frozen(gpu, sched_id, false);
 	return failure == NV_OK;
 }
 
@@ -260,8 +240,8 @@ struct restart {
 	bool done;
 };
 
-/* The slot's first channel after sequence number @after; unless @all, without channels
- * that failed the last RESTART_RUNLIST. Sets @after to it. False: no such channel.
+/* The slot's first graphics/compute channel after sequence number @after; unless @all, without
+ * channels that failed the last RESTART_RUNLIST. Sets @after to it. False: no such channel.
  */
 static bool next_channel(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 *after,
 			 u32 *client, u32 *channel)
@@ -269,17 +249,18 @@ static bool next_channel(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 *after
 	struct ckm_obj *obj;
 	bool found = false;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	if (gpu->slot[sched_id])
 		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
-			if (obj->seq > *after && (all || !obj->no_restart)) {
+			if (obj->core.engine == CGPU_ENGINE_GR && obj->seq > *after &&
+			    (all || !obj->no_restart)) {
 				*after = obj->seq;
 				*client = obj->core.hclient;
 				*channel = obj->core.hobject;
 				found = true;
 				break;
 			}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return found;
 }
 
@@ -288,14 +269,14 @@ static void note_restart(struct ckm_gpu *gpu, u32 sched_id, u64 seq, bool refuse
 {
 	struct ckm_obj *obj;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	if (gpu->slot[sched_id])
 		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
 			if (obj->seq == seq) {
 				obj->no_restart = refused;
 				break;
 			}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 /* Try RESTART_RUNLIST on at most @tries channels of the slot after @after. */
@@ -310,8 +291,8 @@ static void restart_on(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 after, u
 	while (!r->done && tries-- &&
 	       next_channel(gpu, sched_id, all, &after, &client, &channel)) {
 		r->failed_ns = ktime_get_ns() - r->begin_ns;
-		status = timed_control(gpu, CKM_CTRL_OF_RESTART, client, channel,
-				       NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params));
+		status = ckm_ctrl_timed(gpu, CKM_CTRL_OF_RESTART, client, channel,
+					NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params));
 		note_restart(gpu, sched_id, after, status != NV_OK);
 		if (status == NV_OK) {
 			gpu->restarted_slot = sched_id;
@@ -335,7 +316,17 @@ bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu)
 	return gpu->index >= BITS_PER_LONG || (READ_ONCE(freeze_restart) & BIT(gpu->index));
 }
 
-/* The call restarts the whole runlist, whichever channel it names. Try the channel of the
+bool ckm_ctrl_freezes_video(struct ckm_gpu *gpu)
+{
+	struct cgpu_sched_view view;
+
+	spin_lock(&gpu->lock);
+	ckm_gpu_view_locked(gpu, &view);
+	spin_unlock(&gpu->lock);
+	return (view.controls & CGPU_CTRL_FREEZE) && !ckm_ctrl_needs_restart(gpu);
+}
+
+/* The call restarts the whole runlist, whichever channel of it is named. Try the channel of the
  * last success, then channels that have not failed, of @mask and of the other slots. If
  * none succeeds, try all channels of @mask.
  */
@@ -364,19 +355,7 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 	return r.done;
 }
 
-/* Without a call of the driver, if that is allowed. */
-static bool freeze_directly(struct ckm_gpu *gpu, u32 sched_id, bool freeze)
-{
-	u64 begin = ktime_get_ns();
-
-	if (freeze ? !ckm_direct_freeze(gpu, sched_id) : !ckm_direct_thaw(gpu, sched_id))
-		return false;
-	note_latency(gpu, freeze ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, ktime_get_ns() - begin);
-	gpu->ctrl.direct++;
-	return true;
-}
-
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called)
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 {
 	const struct ckm_channel_filter all = {};
 	u32 done = 0, slot;
@@ -384,11 +363,6 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called)
 	lockdep_assert_held(&gpu->ctrl_lock);
 	for (; mask; mask &= mask - 1) {
 		slot = __ffs(mask);
-		if (freeze_directly(gpu, slot, freeze)) {
-			done |= BIT(slot);
-			continue;
-		}
-		*called = true;
 		if (freeze_slot(gpu, slot, &all, freeze))
 			done |= BIT(slot);
 	}
@@ -407,41 +381,6 @@ bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 	    !ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns) && failed_ns)
 		done = false;
 	return done;
-}
-
-/* The timeslice that the driver gives a TSG. Tenants do not set any: their calls are answered. */
-static void read_default(struct ckm_gpu *gpu, u32 client, u32 tsg)
-{
-	u64 params = 0;
-	u32 status = ckm_drv_control(client, tsg, NVA06C_CTRL_GET_TIMESLICE, &params, sizeof(params));
-
-	if (status != NV_OK || !params || params > CGPU_TIMESLICE_MAX_US)
-		params = CGPU_TIMESLICE_US;
-	gpu->ctrl.timeslice_us = (u32)params;
-}
-
-bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
-{
-	struct snapshot *snap = take_snapshot(gpu, sched_id, NULL);
-	u32 i, status, failure = snap ? NV_OK : NV_ERR_NO_MEMORY;
-	u64 params;
-
-	lockdep_assert_held(&gpu->ctrl_lock);
-	/* Before the first that the module sets: later a TSG may have that one. */
-	if (snap && snap->count && !gpu->ctrl.timeslice_us)
-		read_default(gpu, snap->list[0].client, snap->list[0].object);
-	params = timeslice_us ?: gpu->ctrl.timeslice_us;
-	for (i = 0; snap && i < snap->count; i++) {
-		status = timed_control(gpu, CKM_CTRL_OF_TIMESLICE, snap->list[i].client,
-				       snap->list[i].object, NVA06C_CTRL_SET_TIMESLICE,
-				       &params, sizeof(params));
-		if (status != NV_OK)
-			failure = status;
-	}
-	kvfree(snap);
-	if (failure != NV_OK)
-		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, failure);
-	return failure == NV_OK;
 }
 
 void ckm_ctrl_forget(struct ckm_gpu *gpu)

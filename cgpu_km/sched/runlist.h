@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Scheduling controls (`ctrl` in names): RM calls that influence which channels the
  * hardware runs. Each sleeps, spins under the driver's locks and takes 0.25 to 5 ms.
@@ -10,7 +10,8 @@
 
 #include <linux/types.h>
 
-struct ckm_gpu;
+#include "state/gpu.h"
+
 struct ckm_group;
 struct ckm_obj;
 struct ckm_slot;
@@ -23,13 +24,12 @@ struct ckm_channel_filter {
 	const struct ckm_group *group;
 };
 
-/* Freeze or thaw all graphics/compute channels of the slots in @mask. Returns the mask of
+/* Freeze or thaw all graphics/compute and video channels of the slots in @mask. Returns the mask of
  * slots for which all calls succeeded. A channel that the driver no longer has is not a
- * failure, and a slot without channels is included. Sets @called if the driver was called:
- * what sched/direct.h did needs no ckm_ctrl_commit(). Caller holds gpu->ctrl_lock; takes
- * gpu->lock.
+ * failure, and a slot without channels is included. Caller holds
+ * gpu->ctrl_lock; takes gpu->lock.
  */
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called);
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
 /* Freeze the slot's channels that match @filter, and restart the runlist if the GPU needs
  * that. Errors are recorded as events. False: some may run. Caller holds gpu->ctrl_lock; takes
@@ -38,11 +38,16 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called);
 bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter);
 
-/* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with
- * ckm_ctrl_commit(). Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;
- * takes gpu->lock.
+/* Whether a freeze stops work on a video engine: the control works, and needs no restart of
+ * runlists, which is made of graphics/compute's only. Takes gpu->lock.
  */
-bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
+bool ckm_ctrl_freezes_video(struct ckm_gpu *gpu);
+
+/* A control of the driver, with its latency noted. Returns its NV_STATUS. Caller holds
+ * gpu->ctrl_lock. May sleep.
+ */
+u32 ckm_ctrl_timed(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u32 client, u32 object, u32 cmd,
+		   void *params, u32 size);
 
 /**
  * ckm_ctrl_commit() - restart the runlist

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Scheduler threads, queue of freezes. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
@@ -11,6 +11,7 @@
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "sched/sched_thread.h"
+#include "sched/timeslice.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/notify.h"
@@ -59,7 +60,7 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 	bool usable;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	if (!gpu->slice_is_set && gpu->ctrl.samples >= SLICE_SAMPLES &&
 	    gpu->turns % SLICE_SAMPLES == 0)
 		handover_ns = ckm_ctrl_handover_ns(gpu);
@@ -82,42 +83,32 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 		ckm_run_state_moving_locked(gpu, plan->freeze_mask | plan->thaw_mask);
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return core;
-}
-
-static u32 set_timeslices(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
-{
-	u32 slot, done = 0;
-
-	for (slot = 0; slot < CGPU_SLOTS; slot++)
-		if ((plan->timeslice_mask & BIT(slot)) &&
-		    ckm_ctrl_timeslice(gpu, slot, plan->timeslice_us[slot]))
-			done |= BIT(slot);
-	return done;
 }
 
 static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 {
 	struct cgpu_sched_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
-	bool committed = true, called = false;
+	bool committed = true;
 	u64 failed_ns = 0, begin_ns;
 	u32 frozen, thawed = 0;
 
-	ack.timeslice_mask = set_timeslices(gpu, plan);
+	ckm_timeslices_set(gpu, plan, &ack);
 	/* Setting timeslices is not part of the duration of a freeze or thaw. */
 	ack.begin_ns = ktime_get_ns();
 	if (plan->thaw_first)
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
 	ack.thawed_ns = ktime_get_ns();
-	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true, &called);
+	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true);
 	ack.frozen_ns = ktime_get_ns();
 	if (!plan->thaw_first) {
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu))) {
+	if (plan->timeslice_mask & ~ack.timeslice_more ||
+	    ((plan->freeze_mask | plan->thaw_mask) && ckm_ctrl_needs_restart(gpu))) {
 		begin_ns = ktime_get_ns();
 		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
 		/* Like any call, in its middle. */
@@ -148,7 +139,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) &
 		       ~(plan->thaw_mask & ~thawed);
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	ckm_run_state_moved_locked(gpu, (plan->freeze_mask & ~ack.run_mask) |
 				   (plan->thaw_mask & ack.run_mask), ktime_get_ns());
 	core = ckm_core_enter();
@@ -158,7 +149,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		ckm_core_leave();
 		ckm_events_turns_locked(gpu, plan->freeze_mask);
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	gpu->turns++;
 }
 
@@ -170,7 +161,7 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 	u32 known, busy;
 	u64 began;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		began = ktime_get_ns();
@@ -183,7 +174,7 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 		gpu->run.cost_ns = gpu->run.read_ns - began;
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return changed;
 }
 
@@ -203,7 +194,7 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 
 	if (!plan->poll_ns)
 		return due;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	/* A source that went out of use is read once more: the plan that follows clears the
 	 * core's run state.
 	 */
@@ -211,7 +202,7 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 		due = max(gpu->run.read_ns + max(draw_interval_ns(plan->poll_ns),
 						 COST_PARTS * gpu->run.cost_ns),
 			  now + POLL_MIN_NS);
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return due;
 }
 
@@ -284,14 +275,14 @@ static void set_paused(struct ckm_gpu *gpu, bool paused)
 	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	WRITE_ONCE(gpu->paused, paused);
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 /* False: a container may still be frozen. */
@@ -303,12 +294,13 @@ static bool thaw_all(struct ckm_gpu *gpu)
 	for (plans = 0; plans < PAUSE_PLANS; plans++) {
 		if (!make_plan(gpu, &plan))
 			return false;
-		if (has_calls(&plan))
+		if (has_calls(&plan)) {
 			act(gpu, &plan);
-		else if (plan.until_ns == CGPU_NEVER_NS)
+			continue;
+		}
+		if (plan.until_ns == CGPU_NEVER_NS)
 			return true;
-		else
-			usleep_range(1000, 2000);
+		usleep_range(1000, 2000);
 	}
 	return false;
 }
@@ -399,10 +391,10 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu)
 	struct task_struct *thread;
 
 	/* Readers of the thread's CPU time hold gpu->lock. */
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	thread = gpu->thread;
 	gpu->thread = NULL;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	if (!thread)
 		return;
 	mutex_lock(&threads_lock);
@@ -417,13 +409,13 @@ bool ckm_sched_is_frozen(struct ckm_slot *slot)
 	const struct cgpu_core_ops *core;
 	bool frozen = true;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		frozen = core->sched.is_frozen(gpu->sched, slot->sched_id);
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return frozen;
 }
 
@@ -434,13 +426,13 @@ static void freeze_failed(struct ckm_slot *slot)
 	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
 		ckm_core_leave();
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	ckm_gpu_kick(gpu);
 }
 

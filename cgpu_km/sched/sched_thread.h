@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* One thread per GPU: gets a plan from the core's scheduler, makes the calls, and
  * acknowledges to the core when each took effect.
  */

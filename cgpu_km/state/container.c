@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns references, ipc names and workqueues of containers. Takes ipc_lock. */
 #include <linux/slab.h>
 #include <linux/workqueue.h>

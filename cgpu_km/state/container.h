@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Containers and their slots. The lock order is in registry.h. */
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
@@ -14,6 +14,7 @@
 #include <linux/workqueue.h>
 
 #include "core/core_ops.h"
+#include "state/mem_kind.h"
 #include "uapi.h"
 
 struct ckm_backing;
@@ -25,6 +26,7 @@ enum ckm_event_kind {
 	CKM_EVENT_REFUSED,
 	CKM_EVENT_OVERRUN,
 	CKM_EVENT_CONTROL,
+	CKM_EVENT_QUOTA,
 	CKM_EVENT_KINDS,
 };
 
@@ -34,6 +36,12 @@ struct ckm_slot_events {
 	u32 refused;			/* number of refused allocations; data of the first: */
 	u32 pid;
 	u64 asked, limit, used;		/* bytes */
+	struct {			/* of what a GPU has a fixed number; data of the first: */
+		u32 refused;		/* number of refusals */
+		const char *resource;	/* its name in N/C/stat */
+		u32 pid;
+		u64 asked, limit, used;	/* ids, sessions, or bytes of BAR1 */
+	} quota;
 	u32 failed;			/* number of failed control calls; data of the latest: */
 	u32 control, status;
 	u64 overruns, preempt_slow;	/* values of the last event sent */
@@ -46,16 +54,16 @@ struct ckm_slot {
 	u32 minor;			/* of the container's node for this GPU */
 	u32 granted_weight;		/* at creation, for the reply */
 	struct cgpu_ledger ledger;	/* gpu->lock */
-	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
-	struct list_head tsgs;		/* gpu->lock; as channels */
+	u64 used_by[CKM_MEM_KINDS];	/* gpu->lock; together ledger.used_bytes */
+	struct list_head channels;	/* gpu->lock; ckm_obj.sched, of GR and video engines */
+	struct list_head tsgs;		/* gpu->lock; of GR engines only */
 	u32 channel_count, tsg_count;	/* gpu->lock */
-	bool frozen_by_word;		/* gpu->lock; some channels are, by sched/direct.c */
-	bool frozen_by_call;		/* gpu->lock; some channels were, since the last thaw by a call */
 	struct mutex enable_lock;	/* held by the one call that waits for a freeze */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
+	const void *uvm_device;		/* ct->rm_lock; what nvidia-uvm calls the GPU (uvm_charge.c); compared */
 	atomic64_t refused_calls;
 	bool ended;			/* gpu->lock; destroyed: the limit is what is used, and 1 MiB */
 	struct ckm_slot_events pending;	/* gpu->lock */
@@ -99,6 +107,8 @@ struct ckm_container {
 	wait_queue_head_t recounted;
 	atomic_t handles;		/* last one that this module chose (rm_export.c) */
 	struct ratelimit_state said, alarms;	/* of ckm_say() and ckm_alarm() */
+	struct list_head fronts;	/* fronts_lock of front_file.c; ckm_front.node */
+	struct work_struct fronts_end;	/* queued once, when it is destroyed */
 	struct work_struct gone;	/* queued when the last reference is dropped */
 	u32 slot_count;
 	struct ckm_slot slot[];

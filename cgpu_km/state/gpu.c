@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
 #include <linux/moduleparam.h>
 
@@ -106,22 +106,22 @@ bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 	return known;
 }
 
-u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu)
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine)
 {
-	u64 bytes;
+	u64 bytes, least = engine == CGPU_ENGINE_GR ? (u64)ctx_reserve_mib * CGPU_MIB : 0;
 
-	mutex_lock(&gpu->lock);
-	bytes = max((u64)ctx_reserve_mib * CGPU_MIB, gpu->context_bytes);
-	mutex_unlock(&gpu->lock);
+	spin_lock(&gpu->lock);
+	bytes = max(least, gpu->context_bytes[engine]);
+	spin_unlock(&gpu->lock);
 	return bytes;
 }
 
-void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes)
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 bytes)
 {
-	mutex_lock(&gpu->lock);
-	if (!gpu->context_bytes || bytes < gpu->context_bytes)
-		gpu->context_bytes = bytes;
-	mutex_unlock(&gpu->lock);
+	spin_lock(&gpu->lock);
+	if (!gpu->context_bytes[engine] || bytes < gpu->context_bytes[engine])
+		gpu->context_bytes[engine] = bytes;
+	spin_unlock(&gpu->lock);
 }
 
 u64 ckm_gpu_most_bytes(const struct ckm_gpu *gpu, u32 overcommit_pct)

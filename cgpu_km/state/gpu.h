@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* A GPU: its state, settings and statistics. */
 #ifndef CKM_GPU_H
 #define CKM_GPU_H
@@ -6,6 +6,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/rwsem.h>
+#include <linux/spinlock.h>
 #include <linux/uuid.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
@@ -41,7 +42,6 @@ enum ckm_ctrl_kind {
 
 struct ckm_ctrl_stat {
 	u64 calls, failed;
-	u64 direct;			/* freezes and thaws without a call (sched/direct.h) */
 	u64 max_ns;
 	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
 	u32 sorted_us[CKM_CTRL_SAMPLES];	/* of ckm_ctrl_latency_ns(), which must not fail */
@@ -75,12 +75,9 @@ struct ckm_run_state {
 	u64 errors;			/* readings of a slot that could not be used, so far */
 	const void __iomem *pccsr;	/* mapped while attached; NULL: the source is another */
 	enum cgpu_run_source source;	/* of the words; NONE while not attached */
-	void __iomem *runlist;		/* a simulated GPU's registers of the words' runlist, or NULL */
 	u32 words;			/* words that are kept */
 	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
 	bool wrong;			/* too many of them: not used any more */
-	u8 direct_failed;		/* freezes by register without effect, in a row */
-	bool direct_off;		/* direct_freeze is ignored */
 	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
 
@@ -94,11 +91,11 @@ struct ckm_gpu {
 	u32 instance;			/* the driver's deviceInstance; valid while attached */
 	u32 arch;			/* of MC_GET_ARCH_INFO; valid while attached, 0: unknown */
 	struct mutex ctrl_lock;
-	struct mutex lock;
+	spinlock_t lock;
 	struct cgpu_sched *sched;		/* lock */
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by sched_id */
 	u64 limits_bytes;		/* lock; sum of the limits of all slots */
-	u64 context_bytes;		/* lock; measured size of a context, 0: not measured */
+	u64 context_bytes[CGPU_ENGINES];	/* lock; measured size of a context, 0: not measured */
 	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
 	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
 	atomic_t mem_ops_inflight, mem_ops_seq;
@@ -154,14 +151,14 @@ bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
 /* As ckm_gpu_heap(), but false while not attached, or asleep. Takes open_lock for reading. */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 
-/* Bytes charged for one graphics/compute context: ctx_reserve_mib, or the measured size if
- * that is larger. Takes gpu->lock.
+/* Bytes charged for one context of @engine: its measured size, 0 before there is one. Of
+ * graphics/compute at least ctx_reserve_mib. Takes gpu->lock.
  */
-u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu);
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine);
 /* Record @bytes as the measured size of a context. The minimum is kept, so memory taken
  * by others during one measurement does not remain in it. Takes gpu->lock.
  */
-void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes);
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 bytes);
 
 /* The core's view of the scheduler and of one entity; zeros without a core. Caller holds
  * gpu->lock.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the limits of what the driver keeps in lists of the host or a card. Takes no lock. */
 #include <linux/bug.h>
 #include <linux/lockdep.h>

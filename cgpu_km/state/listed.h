@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * What the driver keeps in lists of the whole host or of a card, and walks in the calls of all:
  * limits for each container, so that no container makes such a walk long for another. The

@@ -1,5 +1,7 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the charges of slots. Takes gpu->lock; callers hold rm_lock. */
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
@@ -11,37 +13,40 @@
 #include "state/quota.h"
 #include "state/slot.h"
 
-static int charge(struct ckm_slot *slot, u64 bytes)
+static int charge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
 	const struct cgpu_core_ops *core;
 	u64 used, limit;
 	int ret;
 
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	ret = core->mem.ledger_charge(&slot->ledger, bytes);
 	ckm_core_leave();
 	if (ret)
 		ckm_events_refused_locked(slot, bytes);
+	else
+		slot->used_by[kind] += bytes;
 	used = slot->ledger.used_bytes;
 	limit = slot->ledger.limit_bytes;
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	if (ret)
 		ckm_say(slot->ct, "GPU %u: %llu bytes refused, %llu of %llu in use\n",
 			slot->gpu->index, bytes, used, limit);
 	return ret;
 }
 
-static void uncharge(struct ckm_slot *slot, u64 bytes)
+static void uncharge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
 	const struct cgpu_core_ops *core;
 
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	WARN_ON_ONCE(!core->mem.ledger_uncharge(&slot->ledger, bytes));
 	ckm_core_leave();
+	slot->used_by[kind] -= bytes;
 	ckm_slot_less_locked(slot);
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }
 
 int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
@@ -73,11 +78,12 @@ static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
 	u32 kind;
 
 	list_del(&rec->node);
-	uncharge(slot, rec->core.bytes);
+	uncharge(slot, rec->kind, rec->core.bytes);
 	ckm_host_uncharge_locked(ct, rec->host_bytes);
 	for (kind = 0; kind < CGPU_QUOTAS; kind++)
 		if (rec->ids[kind])
 			ckm_quota_give(slot, kind, rec->ids[kind]);
+	put_pid(rec->opener);
 	kfree(rec);
 }
 
@@ -117,7 +123,21 @@ static void add_record_locked(struct ckm_slot *slot, struct ckm_mem *rec)
 	rec->core.refs = 1;
 	rec->core.gpu = slot->gpu->index;
 	rec->core.pid = task_tgid_nr(current);
+	rec->opener = get_pid(task_tgid(current));
 	list_add_tail(&rec->node, &slot->mems);
+}
+
+u32 ckm_mem_pid_locked(const struct ckm_mem *mem)
+{
+	const struct pid *now;
+	u32 pid = mem->core.pid;
+
+	rcu_read_lock();
+	now = find_pid_ns(pid, &init_pid_ns);
+	if (now && now != mem->opener)
+		pid = 0;
+	rcu_read_unlock();
+	return pid;
 }
 
 struct cgpu_mem *ckm_mem_charge_host_locked(struct ckm_slot *slot, u64 bytes)
@@ -152,7 +172,7 @@ u64 ckm_mem_host_bytes_locked(const struct cgpu_mem *mem)
 	return container_of(mem, struct ckm_mem, core)->host_bytes;
 }
 
-struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes)
+struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
 	struct ckm_mem *rec = kzalloc(sizeof(*rec), GFP_KERNEL_ACCOUNT);
 	int ret;
@@ -160,12 +180,13 @@ struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes)
 	lockdep_assert_held(&slot->ct->rm_lock);
 	if (!rec)
 		return ERR_PTR(-ENOMEM);
-	ret = charge(slot, bytes);
+	ret = charge(slot, kind, bytes);
 	if (ret) {
 		kfree(rec);
 		return ERR_PTR(ret);
 	}
 	rec->core.bytes = bytes;
+	rec->kind = kind;
 	add_record_locked(slot, rec);
 	return &rec->core;
 }
@@ -192,13 +213,14 @@ void ckm_mem_keep_locked(struct cgpu_mem *mem, struct cgpu_mem *under)
 
 int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes)
 {
+	enum ckm_mem_kind kind = container_of(mem, struct ckm_mem, core)->kind;
 	int ret = 0;
 
 	lockdep_assert_held(&slot->ct->rm_lock);
 	if (bytes > mem->bytes)
-		ret = charge(slot, bytes - mem->bytes);
+		ret = charge(slot, kind, bytes - mem->bytes);
 	else if (bytes < mem->bytes)
-		uncharge(slot, mem->bytes - bytes);
+		uncharge(slot, kind, mem->bytes - bytes);
 	if (!ret)
 		mem->bytes = bytes;
 	return ret;
@@ -222,7 +244,7 @@ static int set_overhead_locked(struct ckm_slot *slot, u64 overhead)
 		ckm_mem_put_locked(slot->ct, slot->overhead_mem);
 		slot->overhead_mem = NULL;
 	} else if (bytes) {
-		mem = ckm_mem_charge_locked(slot, bytes);
+		mem = ckm_mem_charge_locked(slot, CKM_MEM_TABLES, bytes);
 		ret = PTR_ERR_OR_ZERO(mem);
 		slot->overhead_mem = ret ? NULL : mem;
 	}

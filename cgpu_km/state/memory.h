@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Charges of a slot: video memory and ids; and of a container: system memory. Sizes are bytes. */
 #ifndef CKM_MEMORY_H
 #define CKM_MEMORY_H
@@ -8,19 +8,24 @@
 #include <linux/types.h>
 
 #include "core/core_ops.h"
+#include "state/mem_kind.h"
 
 struct ckm_container;
 struct ckm_slot;
+struct pid;
 
-/* One charge of one slot: video memory, the reserve of a context, or the id of a channel
- * or channel group (0 bytes); or system memory of the container (0 bytes of the slot's).
+/* One charge of one slot: video memory, the reserve of a context, the id of a channel or
+ * channel group (0 bytes), or a session of a video engine; or system memory of the container
+ * (0 bytes of the slot's).
  */
 struct ckm_mem {
 	struct cgpu_mem core;		/* ct->rm_lock */
 	struct list_head node;		/* on slot->mems */
-	u32 ids[CGPU_QUOTAS];		/* ct->rm_lock; returned together with the memory */
+	u8 ids[CGPU_QUOTAS];		/* ct->rm_lock; returned together with the memory */
+	u8 kind;			/* enum ckm_mem_kind; set before the record is on the list */
 	u64 host_bytes;			/* ct->rm_lock; system memory, of ct->host_used */
 	struct cgpu_mem *under;		/* ct->rm_lock; reference of a channel to its group's */
+	struct pid *opener;		/* a reference; process that made the charge, alive or not */
 };
 static_assert(sizeof(struct ckm_mem) <= 88);	/* docs/develop/bounds.md */
 
@@ -34,6 +39,7 @@ void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
 /**
  * ckm_mem_charge_locked() - charge @bytes to a slot
  * @slot: charged
+ * @kind: shown for it
  * @bytes: 0 is allowed
  *
  * Caller holds rm_lock; takes gpu->lock.
@@ -41,7 +47,7 @@ void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
  * Return: a record with one reference. ERR_PTR(-ENOMEM): over the limit, which is
  * counted and sent as an event, or no memory for the record.
  */
-struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes);
+struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes);
 /* The same for system memory that the driver allocates, which is in no memory cgroup. @slot: that
  * of the parent, which keeps the record. Over the limit is counted and logged.
  */
@@ -55,6 +61,11 @@ u64 ckm_mem_host_bytes_locked(const struct cgpu_mem *mem);
  */
 int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes);
 void ckm_host_uncharge_locked(struct ckm_container *ct, u64 bytes);
+
+/* Number of the process that made the charge, in the initial namespace; it may have ended. 0: the
+ * number is another's by now. Caller holds rm_lock.
+ */
+u32 ckm_mem_pid_locked(const struct ckm_mem *mem);
 
 /* Take one id for @mem; it is returned with the last reference to @mem. 0, or -ENOSPC: the
  * slot's quota is used up. Caller holds rm_lock; takes gpu->lock.

@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the major and its minors. Takes minors_lock. */
 #include <linux/cdev.h>
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 
 #include "state/container.h"
 #include "state/minor.h"
@@ -15,7 +16,7 @@
  */
 #define MINORS (1u << MINORBITS)
 static DEFINE_IDR(minors);	/* -> struct minor_entry; minors_lock */
-static DEFINE_MUTEX(minors_lock);
+static DEFINE_SPINLOCK(minors_lock);	/* tenants' tasks take it: one that sleeps may be throttled */
 
 struct minor_entry {
 	struct ckm_container *ct;
@@ -32,9 +33,9 @@ u32 ckm_major(void)
 }
 
 /* The open of a node sets f_op to the cdev's operations, which no other file has. */
-struct ckm_backing *ckm_front_backing(struct file *file)
+bool ckm_is_front(const struct file *file)
 {
-	return file->f_op == cdev.ops ? file->private_data : NULL;
+	return file->f_op == cdev.ops;
 }
 
 static int add_minor(struct ckm_container *ct, struct ckm_slot *slot, u32 node, u32 *minor)
@@ -45,9 +46,11 @@ static int add_minor(struct ckm_container *ct, struct ckm_slot *slot, u32 node, 
 	if (!entry)
 		return -ENOMEM;
 	*entry = (struct minor_entry){ ct, slot, node };
-	mutex_lock(&minors_lock);
-	ret = idr_alloc_cyclic(&minors, entry, 0, MINORS, GFP_KERNEL);
-	mutex_unlock(&minors_lock);
+	idr_preload(GFP_KERNEL);
+	spin_lock(&minors_lock);
+	ret = idr_alloc_cyclic(&minors, entry, 0, MINORS, GFP_NOWAIT);
+	spin_unlock(&minors_lock);
+	idr_preload_end();
 	if (ret < 0) {
 		kfree(entry);
 		return ret;
@@ -60,9 +63,9 @@ static void remove_minor(u32 minor)
 {
 	struct minor_entry *entry;
 
-	mutex_lock(&minors_lock);
+	spin_lock(&minors_lock);
 	entry = idr_remove(&minors, minor);
-	mutex_unlock(&minors_lock);
+	spin_unlock(&minors_lock);
 	kfree(entry);
 }
 
@@ -71,14 +74,14 @@ struct ckm_container *ckm_container_by_minor(u32 minor, u32 *node, struct ckm_sl
 	struct ckm_container *ct = NULL;
 	struct minor_entry *entry;
 
-	mutex_lock(&minors_lock);
+	spin_lock(&minors_lock);
 	entry = idr_find(&minors, minor);
 	if (entry && !READ_ONCE(entry->ct->dying) && kref_get_unless_zero(&entry->ct->ref)) {
 		ct = entry->ct;
 		*node = entry->node;
 		*slot = entry->slot;
 	}
-	mutex_unlock(&minors_lock);
+	spin_unlock(&minors_lock);
 	return ct;
 }
 

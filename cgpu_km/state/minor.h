@@ -1,11 +1,10 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Device numbers of containers: one major, a minor for each node. */
 #ifndef CKM_MINOR_H
 #define CKM_MINOR_H
 
 #include <linux/types.h>
 
-struct ckm_backing;
 struct ckm_container;
 struct ckm_slot;
 struct file;
@@ -20,15 +19,15 @@ u32 ckm_major(void);
  * @node: set to CGPU_NODE_*
  * @slot: set to the slot of a GPU node, NULL for other nodes
  *
- * Takes minors_lock; sleeps.
+ * Takes minors_lock.
  *
  * Return: the container with a reference; NULL: no such minor, or the container is
  * dying. @node and @slot are not set then.
  */
 struct ckm_container *ckm_container_by_minor(u32 minor, u32 *node, struct ckm_slot **slot);
 
-/* The backing file of a file on a container's node; NULL for any other file. No lock. */
-struct ckm_backing *ckm_front_backing(struct file *file);
+/* Whether @file is on a container's node. No lock. */
+bool ckm_is_front(const struct file *file);
 
 /* Allocate a minor for each node of the container: 0, -ENOMEM or -ENOSPC. Sleeps; takes
  * minors_lock.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the count of lost events; sends events. Takes no lock. */
 #include <net/genetlink.h>
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Sending of multicast events (docs/reference/netlink.md). */
 #ifndef CKM_NETLINK_SEND_H
 #define CKM_NETLINK_SEND_H

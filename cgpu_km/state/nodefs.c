@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the file system of nodes. Callers hold ckm_lock, mount and umount take it. */
 #include <linux/device.h>
 #include <linux/fs.h>

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The nodes of containers: file system type "cgpu", mounted at /dev/cgpu, with a
  * directory for each container. A node is a character device of this module's major. For

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns pending events of GPUs and slots. Takes send_lock, gpu->events.lock, gpu->lock. */
 #include <net/genetlink.h>
 
@@ -79,6 +79,18 @@ static int put_control(struct sk_buff *skb, const struct due_events *due)
 	       nla_put_u32(skb, CGPU_A_SUPPRESSED, due->pending.failed - 1);
 }
 
+static int put_quota(struct sk_buff *skb, const struct due_events *due)
+{
+	const struct ckm_slot_events *pending = &due->pending;
+
+	return nla_put_string(skb, CGPU_A_RESOURCE, pending->quota.resource) ?:
+	       nla_put_u32(skb, CGPU_A_PID, pending->quota.pid) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_ASKED, pending->quota.asked, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, pending->quota.limit, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_USED, pending->quota.used, CGPU_A_PAD) ?:
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->quota.refused - 1);
+}
+
 static const struct {
 	u32 event;
 	int (*put)(struct sk_buff *skb, const struct due_events *due);
@@ -86,6 +98,7 @@ static const struct {
 	[CKM_EVENT_REFUSED]	= { CGPU_EVENT_REFUSED, put_refused },
 	[CKM_EVENT_OVERRUN]	= { CGPU_EVENT_OVERRUN, put_overrun },
 	[CKM_EVENT_CONTROL]	= { CGPU_EVENT_CONTROL_FAILED, put_control },
+	[CKM_EVENT_QUOTA]	= { CGPU_EVENT_QUOTA, put_quota },
 };
 
 /* Move the due events of @slot, or with @all every pending one, to @due. Lower @wait to
@@ -102,6 +115,7 @@ static void take_due(struct ckm_slot *slot, bool all, struct due_events *due, un
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &sched);
 	is_there[CKM_EVENT_REFUSED] = pending->refused;
 	is_there[CKM_EVENT_CONTROL] = pending->failed;
+	is_there[CKM_EVENT_QUOTA] = pending->quota.refused;
 	is_there[CKM_EVENT_OVERRUN] = sched.overruns != pending->overruns ||
 				     sched.preempt_slow != pending->preempt_slow;
 	due->pending = *pending;
@@ -119,6 +133,8 @@ static void take_due(struct ckm_slot *slot, bool all, struct due_events *due, un
 		pending->refused = 0;
 	if (due->is_due[CKM_EVENT_CONTROL])
 		pending->failed = 0;
+	if (due->is_due[CKM_EVENT_QUOTA])
+		pending->quota.refused = 0;
 	if (due->is_due[CKM_EVENT_OVERRUN]) {
 		pending->overruns = sched.overruns;
 		pending->preempt_slow = sched.preempt_slow;
@@ -137,11 +153,11 @@ static void send_slot_events(struct ckm_gpu *gpu, u32 sched_id, bool all, unsign
 	u32 kind;
 
 	lockdep_assert_held(&gpu->events.lock);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot)
 		take_due(slot, all, &due, wait);
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	for (kind = 0; slot && kind < CKM_EVENT_KINDS; kind++) {
 		skb = due.is_due[kind] ? ckm_netlink_begin(kinds[kind].event, &head) : NULL;
 		if (skb)
@@ -168,9 +184,9 @@ void ckm_events_gpu_changed(struct ckm_gpu *gpu)
 	struct cgpu_sched_view view;
 
 	mutex_lock(&gpu->events.lock);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	/* Losing a control can change the policy: send the cause first. */
 	if (view.controls != gpu->events.controls)
 		send_change(gpu, CGPU_EVENT_CONTROLS, gpu->events.controls, view.controls,
@@ -259,9 +275,9 @@ static int put_slot(struct sk_buff *skb, struct ckm_slot *slot)
 	if (!nest)
 		return -EMSGSIZE;
 	ckm_slot_limits(slot, &limit, &used);
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &view);
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	if (nla_put_u32(skb, CGPU_S_GPU, slot->gpu->index) ||
 	    nla_put_u32(skb, CGPU_S_MINOR, slot->minor) ||
 	    nla_put_u32(skb, CGPU_S_NV_MINOR, slot->gpu->desc.nv_minor) ||
@@ -346,6 +362,24 @@ void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes)
 		pending->refused++;
 }
 
+void ckm_events_quota_locked(struct ckm_slot *slot, const char *resource, u64 asked, u64 limit,
+			     u64 used)
+{
+	struct ckm_slot_events *pending = &slot->pending;
+
+	lockdep_assert_held(&slot->gpu->lock);
+	if (!pending->quota.refused) {
+		pending->quota.resource = resource;
+		pending->quota.pid = task_tgid_nr(current);
+		pending->quota.asked = asked;
+		pending->quota.limit = limit;
+		pending->quota.used = used;
+		queue_event(slot, CKM_EVENT_QUOTA);
+	}
+	if (pending->quota.refused != U32_MAX)
+		pending->quota.refused++;
+}
+
 void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
 {
 	struct cgpu_sched_entity_view sched;
@@ -365,7 +399,7 @@ void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u
 {
 	struct ckm_slot *slot;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot) {
 		slot->pending.control = control;
@@ -375,7 +409,7 @@ void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u
 		if (slot->pending.failed != U32_MAX)
 			slot->pending.failed++;
 	}
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 }
 
 /* ---- init and stop ---- */
@@ -386,9 +420,9 @@ void ckm_events_init_gpu(struct ckm_gpu *gpu)
 
 	INIT_DELAYED_WORK(&gpu->events.work, events_work);
 	mutex_init(&gpu->events.lock);
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	gpu->events.policy = view.policy;
 	gpu->events.controls = view.controls;
 }

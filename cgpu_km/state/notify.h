@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The events of uapi.h: recorded, rate-limited and sent.
  *
@@ -29,6 +29,11 @@ void ckm_events_stop(struct ckm_gpu *gpu);
  * holds gpu->lock.
  */
 void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes);
+/* Record that the current process was refused @asked of @resource (a constant), of which the
+ * slot has @used and may have @limit. Caller holds gpu->lock.
+ */
+void ckm_events_quota_locked(struct ckm_slot *slot, const char *resource, u64 asked, u64 limit,
+			     u64 used);
 /* Record late or held-up ends of turns of the slots in @mask, after the core accounted
  * them. Caller holds gpu->lock.
  */

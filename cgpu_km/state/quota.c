@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the quotas of ids and BAR1 of each slot. Takes gpu->lock. */
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/* Owns the quotas of ids, BAR1 and sessions of each slot. Takes gpu->lock. */
 #include <linux/moduleparam.h>
 #include <linux/slab.h>
 
@@ -8,6 +8,7 @@
 #include "driver/driver.h"
 #include "state/container.h"
 #include "state/gpu.h"
+#include "state/notify.h"
 #include "state/quota.h"
 
 #define USUAL_IDS	2048	/* chips from Turing on; used if the driver does not report it */
@@ -15,7 +16,49 @@
 static unsigned int quota_floor_pct = 50;
 module_param(quota_floor_pct, uint, 0644);
 MODULE_PARM_DESC(quota_floor_pct,
-		 "percent of channel ids and of BAR1 kept for containers that have little, 0 to 100 (default 50)");
+		 "percent of channel ids, BAR1 and sessions kept for containers that have little, 0 to 100 (default 50)");
+
+/* The driver has a number of its own for encoders only: it lists so many sessions of a GPU
+ * (NV2080_CTRL_GPU_NVENC_SESSION_INFO_MAX_COPYOUT_ENTRIES).
+ */
+#define USUAL_SESSIONS	512
+
+static unsigned int nvdec_sessions = USUAL_SESSIONS;
+module_param(nvdec_sessions, uint, 0644);
+MODULE_PARM_DESC(nvdec_sessions, "objects of decoders on a GPU, an eighth kept back; 0: none (default 512)");
+static unsigned int nvenc_sessions = USUAL_SESSIONS;
+module_param(nvenc_sessions, uint, 0644);
+MODULE_PARM_DESC(nvenc_sessions, "the same of encoders");
+static unsigned int nvjpg_sessions = USUAL_SESSIONS;
+module_param(nvjpg_sessions, uint, 0644);
+MODULE_PARM_DESC(nvjpg_sessions, "the same of JPEG decoders");
+static unsigned int ofa_sessions = USUAL_SESSIONS;
+module_param(ofa_sessions, uint, 0644);
+MODULE_PARM_DESC(ofa_sessions, "the same of optical flow accelerators");
+
+/* @sessions: the total of every GPU; NULL: each GPU has its own. @stat: the name in N/C/stat. */
+static const struct {
+	const char *stat, *words;
+	const unsigned int *sessions;
+} kinds[CGPU_QUOTAS] = {
+	[CGPU_QUOTA_CHANNELS]	= { "channels", "channels" },
+	[CGPU_QUOTA_GROUPS]	= { "groups", "channel groups" },
+	[CGPU_QUOTA_BAR1]	= { "bar1_bytes", "bytes of BAR1" },
+	[CGPU_QUOTA_NVDEC]	= { "nvdec", "sessions of NVDEC", &nvdec_sessions },
+	[CGPU_QUOTA_NVENC]	= { "nvenc", "sessions of NVENC", &nvenc_sessions },
+	[CGPU_QUOTA_NVJPG]	= { "nvjpg", "sessions of NVJPG", &nvjpg_sessions },
+	[CGPU_QUOTA_OFA]	= { "ofa", "sessions of OFA", &ofa_sessions },
+};
+
+bool ckm_quota_has(enum cgpu_quota_kind kind)
+{
+	return !kinds[kind].sessions || READ_ONCE(*kinds[kind].sessions);
+}
+
+const char *ckm_quota_name(enum cgpu_quota_kind kind)
+{
+	return kinds[kind].stat;
+}
 
 /* Number of channel ids of the graphics/compute runlist. On Ampere and later each runlist
  * has ids of its own, on Turing all runlists share one set. All channels of a container
@@ -51,11 +94,11 @@ bool ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)
 
 	if (!ids)
 		return false;
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	gpu->quota[CGPU_QUOTA_CHANNELS] = ids;
 	gpu->quota[CGPU_QUOTA_GROUPS] = ids;
 	gpu->quota[CGPU_QUOTA_BAR1] = bar1_bytes;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return true;
 }
 
@@ -64,7 +107,7 @@ static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	struct cgpu_quota_pool pool = {
-		.total = gpu->quota[kind],
+		.total = kinds[kind].sessions ? READ_ONCE(*kinds[kind].sessions) : gpu->quota[kind],
 		.floor_pct = READ_ONCE(quota_floor_pct),
 	};
 	const struct cgpu_core_ops *core;
@@ -86,11 +129,9 @@ static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 static void say_refused(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount, u64 has,
 			const struct cgpu_quota_view *view, const char *holder)
 {
-	static const char * const names[] = { "channels", "channel groups", "bytes of BAR1" };
-
 	atomic64_inc(&slot->refused_calls);
 	ckm_say(slot->ct, "GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
-		slot->gpu->index, amount, names[kind], has, view->left, view->floor, view->total,
+		slot->gpu->index, amount, kinds[kind].words, has, view->left, view->floor, view->total,
 		holder, view->most);
 }
 
@@ -102,15 +143,17 @@ int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 	u64 has;
 	bool fits;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	view_locked(slot, kind, &view);
 	fits = amount <= view.left;
 	if (fits)
 		slot->quota[kind] += amount;
 	has = slot->quota[kind];
+	if (!fits)
+		ckm_events_quota_locked(slot, kinds[kind].stat, amount, has + view.left, has);
 	if (!fits && view.most)
 		strscpy(holder, gpu->slot[view.most_slot]->ct->dir, sizeof(holder));
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	if (fits)
 		return 0;
 	say_refused(slot, kind, amount, has, &view, holder);
@@ -119,10 +162,10 @@ int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 
 void ckm_quota_give(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 {
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	if (!WARN_ON_ONCE(amount > slot->quota[kind]))
 		slot->quota[kind] -= amount;
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }
 
 u64 ckm_quota_view(struct ckm_slot *slot, enum cgpu_quota_kind kind,
@@ -130,9 +173,9 @@ u64 ckm_quota_view(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 {
 	u64 has;
 
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	view_locked(slot, kind, view);
 	has = slot->quota[kind];
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 	return has;
 }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the objects of containers and their mappings. Takes rm_lock, gpu->lock. */
 #include <linux/moduleparam.h>
 #include <linux/rhashtable.h>
@@ -225,7 +225,7 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 
 	if (!slot)
 		return;
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	if (!list_empty(&obj->sched)) {
 		list_del_init(&obj->sched);
 		if (obj->core.kind == CGPU_KIND_TSG) {
@@ -238,7 +238,7 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	if (obj->word)
 		obj->word->obj = NULL;
 	obj->word = NULL;
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }
 
 void ckm_cpu_map_drop(struct ckm_cpu_map *map)
@@ -247,9 +247,7 @@ void ckm_cpu_map_drop(struct ckm_cpu_map *map)
 	kfree(map);
 }
 
-/* The driver unmaps memory that it frees. The charge for page tables is part of the object's
- * overhead. Takes from @budget; true: none is left.
- */
+/* The driver unmaps memory that it frees. Takes from @budget; true: none is left. */
 static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory, u32 *budget)
 {
 	struct ckm_dma_map *dma;
@@ -265,6 +263,7 @@ static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory,
 		if (dma) {
 			rb_erase(&dma->node, &ct->dma_maps);
 			list_del(&dma->of);
+			ckm_slot_overhead_less_locked(dma->slot, dma->pt_bytes);
 			kfree(dma);
 		} else {
 			rb_erase(&cpu->node, &ct->cpu_maps);

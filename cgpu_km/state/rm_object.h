@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* RM objects of tenants: allocation, use by calls, mappings, release with dependants. */
 #ifndef CKM_RM_OBJECT_H
 #define CKM_RM_OBJECT_H
@@ -32,6 +32,7 @@ struct ckm_run_word {
  */
 struct ckm_group {
 	struct kref ref;		/* of its handles and channels */
+	u32 set_us;			/* gpu->lock; timeslice that the module set, 0: none, U32_MAX: unknown */
 	struct list_head sched;		/* gpu->lock; on slot->tsgs while @handles is not empty */
 	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
@@ -39,8 +40,8 @@ struct ckm_group {
 	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
 };
 
-/* An RM object of a tenant. A channel of a graphics/compute engine is on a list of its slot,
- * and so is the group of a TSG of such an engine.
+/* An RM object of a tenant. A channel of a graphics/compute or video engine is on a list of its
+ * slot, and so is the group of a TSG of a graphics/compute engine.
  */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
@@ -55,27 +56,27 @@ struct ckm_obj {
 	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
 	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
 	bool shared;			/* READ_ONCE; its owner lets other processes dup it */
-	struct ckm_group *group;	/* a reference; TSGs, and channels of one; set before LIVE */
+	struct ckm_group *group;	/* a reference; TSGs and channels; set before LIVE */
 	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
-	bool disabled;			/* gpu->lock; channels: by its word (sched/direct.c) */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
 };
 
-/* A MAP_MEMORY_DMA and its charge for page tables, a part of the overhead of the mapped
- * memory object. Looked up by address space, device and address, as the driver does,
- * which ignores the memory handle of an unmap call.
+/* A MAP_MEMORY_DMA and its charge for page tables, on the GPU of its device, which maps. Looked up by
+ * address space, device and address, as the driver does, which ignores the memory handle of an
+ * unmap call.
  */
 struct ckm_dma_map {
 	struct rb_node node;		/* ct->rm_lock; in ct->dma_maps */
 	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
 	struct ckm_obj *memory;		/* frees the mapping when it is released */
+	struct ckm_slot *slot;		/* has the charge */
 	u32 hclient, hdevice, hdma;
 	u64 at;				/* address that the driver returned */
 	u64 pt_bytes;			/* bytes */
 };
-static_assert(sizeof(struct ckm_dma_map) <= 80);	/* docs/develop/bounds.md, as below */
+static_assert(sizeof(struct ckm_dma_map) <= 88);	/* docs/develop/bounds.md, as below */
 
 /* A MAP_MEMORY and its part of BAR1. Looked up by the name that the tenant has for it: the address
  * that the driver returned, or what UPDATE_DEVICE_MAPPING_INFO made of it.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the slots of a GPU and the sum of their limits. Takes gpu->lock. */
 #include <linux/ktime.h>
 
@@ -39,7 +39,7 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 	u64 limit;
 	int ret;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	limit = req->limit_bytes ?: ckm_gpu_default_memsize_locked(gpu);
 	*why = "the memory limits of this GPU's containers would exceed its memory";
 	ret = -EINVAL;
@@ -62,7 +62,7 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 		pr_warn("container %s: GPU %u has no weight left: 0, runs under policy 5 only\n",
 			slot->ct->dir, gpu->index);
 out:
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	return ret;
 }
 
@@ -71,21 +71,21 @@ void ckm_slot_remove(struct ckm_slot *slot)
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
 
-	mutex_lock(&gpu->lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	core->sched.del(gpu->sched, slot->sched_id, ktime_get_ns());
 	core->check.touched(gpu->check, gpu->sched, slot->sched_id, ktime_get_ns());
 	ckm_core_leave();
 	gpu->slot[slot->sched_id] = NULL;
 	gpu->limits_bytes -= slot->ledger.limit_bytes;
-	mutex_unlock(&gpu->lock);
+	spin_unlock(&gpu->lock);
 	ckm_gpu_kick(gpu);
 }
 
 void ckm_slot_less_locked(struct ckm_slot *slot)
 {
 	const struct cgpu_core_ops *core;
-	u64 limit = max(slot->ledger.used_bytes, (u64)CGPU_MIB);	/* no limit is less */
+	u64 limit = max_t(u64, slot->ledger.used_bytes, CGPU_MIB);	/* no limit is less */
 
 	lockdep_assert_held(&slot->gpu->lock);
 	if (!slot->ended || limit >= slot->ledger.limit_bytes)
@@ -98,10 +98,10 @@ void ckm_slot_less_locked(struct ckm_slot *slot)
 
 void ckm_slot_end(struct ckm_slot *slot)
 {
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	slot->ended = true;
 	ckm_slot_less_locked(slot);
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }
 
 void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
@@ -124,8 +124,8 @@ void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
 
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used)
 {
-	mutex_lock(&slot->gpu->lock);
+	spin_lock(&slot->gpu->lock);
 	*limit = slot->ledger.limit_bytes;
 	*used = slot->ledger.used_bytes;
-	mutex_unlock(&slot->gpu->lock);
+	spin_unlock(&slot->gpu->lock);
 }

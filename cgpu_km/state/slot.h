@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Adding a container's slot to a GPU and removing it. */
 #ifndef CKM_SLOT_H
 #define CKM_SLOT_H

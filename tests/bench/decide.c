@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The cost of a scheduler decision: N containers under a policy, a plan and its acknowledgement at
  * each end of a turn. Prints "containers ns" lines; ns is the best of several runs, per decision,

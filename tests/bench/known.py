@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Bars of bench-sched that are missed, and why no scheduler with these controls can hold them (docs/develop/bench.md).
 
-Three causes. A row excused by slow calls has to hold the same bar in the same run on a driver without slow calls, and
-to miss it by no more than they cost. Rows excused by the other causes are listed one by one; a listed row that meets
-its bar is an error too.
+REASONS has the causes. A row excused by slow calls has to hold the same bar in the same run on a driver without slow
+calls, and to miss it by no more than they cost. Rows excused by another cause are listed one by one; a listed row that
+meets its bar is an error too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cgpu_cli.sim.model import Container, profile
 
 Row = dict[str, Any]
 REASONS = {
-    "slow call": "a call of tail_us acts in its middle: whoever runs has that much too much, and the bar allows less",
+    "slow call": "a call of tail_us acts in its middle: what runs has that much too much, and the bar allows less",
     "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
     "full house": "25 of 25: what is carried and not seen is a larger part of so little, and slow calls come on top",
     "several calls": "all others run while high priority sleeps; it waits for a timeslice of each or for the calls",
     "one timeslice": "a request of 1 ms waits for the rest of the other's short timeslice and a switch, a tenth of it",
-    "one processor": "in the machine nobody rings while the sched thread has the only processor: exchanges and that",
+    "one processor": "no doorbell rings while the sched thread has the machine's only processor: exchanges and that",
 }
 # (scenario, policy, slice_us, figure)
 EXCHANGE = {
@@ -37,7 +37,7 @@ EXCHANGE = {
     ("1:2 short queue", 2, 5000, "share_error_1s_pp"),
 }
 # With 25 equal slots a turn is a fortieth of what a slot has in 5 s: what is carried into and out of the 10 s, and what
-# is not seen of 160 calls, is 1.2 % (docs/reference/policies.md section 3), and a cap in a full house 1 point.
+# is not seen of 160 calls, is 1.2 % (docs/develop/scheduler.md), and a cap in a full house 1 point.
 FULL_HOUSE = {
     ("25 equal", 2, 5000, "ratio_error_pct"): 2.5,
     ("25 equal", 3, 10_000, "cap_excess_pp"): 1.15,

@@ -22,9 +22,9 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "tests/kube"), str(REPO / "tests/unit/daemon")]
 
+from agent_process import Process  # noqa: E402
 from fakes import eventually  # noqa: E402
 from node_world import container  # noqa: E402
-from test_node_bars import Process  # noqa: E402
 
 from cgpu_kube import annotations as keys  # noqa: E402
 from cgpu_kube.node.agent import RENEW_S  # noqa: E402

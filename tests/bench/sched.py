@@ -27,6 +27,7 @@ from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_na
 
 from cgpu_cli.sim import draw, native  # noqa: E402
 from cgpu_cli.sim.model import profile  # noqa: E402
+from cgpu_common.policies import Policy  # noqa: E402
 
 OUTPUT = REPO / "build/bench-sched.json"
 LINES = REPO / "build/bench-sched"
@@ -39,9 +40,11 @@ BAR_PART_PCT, BAR_STEADY_PCT, BAR_SECOND_PCT, BAR_REST_PCT, BAR_REST_IDLE_PCT = 
 # Requests of 1 ms have the GPU sooner than at timeslices of 512 us, so fewer of them share a switch of 205 us: no
 # timeslice gives both their p99 and the last per cent.
 BAR_PLAIN_PCT = 98.0
+BAR_DRIVER_PCT = 70.0  # of the driver's p99
 BAR_H100_SHORT_PCT = 2.0  # of ratios, at slices of 5 ms: a switch is 4 % of one
 # Of readings of the run state, at the costs that cli/sim estimates. Not in force: false.
 BAR_READING_PCT, READING_ENFORCED = 5.0, False
+COMPARED = (RULES[0].name, Plain16.name)  # vs_driver_pct, p99_of_driver_pct and low_of_plain_pct are shares of theirs
 GAP_NAMES = {one.name for one in GAPS}
 Row = dict[str, Any]
 
@@ -57,11 +60,15 @@ def rounded(row: Row) -> Row:
 def sim_rows(
     cards: Sequence[str], scenarios: Sequence[Scenario], seeds: int, lines: bool, rivals: bool = True
 ) -> Iterator[Row]:
-    """Every cell of the simulator, each figure the worst of the seeds; without rivals theirs is that of the first."""
+    """Every cell, each figure the worst of the seeds. Without rivals: of theirs those in COMPARED, mostly one seed."""
     for group in cells(cards, (5000, 10_000, None), scenarios):
-        driver = plain = None
+        driver = plain = driver_p99 = None
         for cell in group:
-            runs = seeds if rivals or cell.rule == OURS else 1
+            if not rivals and cell.rule not in (OURS, *COMPARED):
+                continue
+            # A worst of three is compared with a worst of three.
+            compared = cell is group[0] and cell.scenario.bars.below_driver
+            runs = seeds if rivals or cell.rule == OURS or compared else 1
             done = [measure(cell, seed + 1, draw=lines and not seed) for seed in range(runs)]
             if lines:
                 write_line(cell, done[0])
@@ -70,8 +77,15 @@ def sim_rows(
             if row.get("vs_driver_pct"):
                 row["vs_driver_pct"] *= 100 / driver
             plain = row["low_pct"] if cell.rule == Plain16.name else plain
+            driver_p99 = driver_p99 or row.get("request_p99_us")
+            row["p99_of_driver_pct"] = 100 * row["request_p99_us"] / driver_p99 if compares_p99(row) else None
             row["low_of_plain_pct"] = 100 * row["low_pct"] / plain if plain and row.get("low_pct") is not None else None
             yield rounded(row)
+
+
+def compares_p99(row: Row) -> bool:
+    """Has its scenario a bar against the driver's p99, on this card or another one?"""
+    return bool(felt_bars(row).below_driver)
 
 
 def write_line(cell: Cell, found: Measured) -> None:
@@ -111,7 +125,7 @@ def decision_ns() -> dict[int, dict[int, float]]:
     subprocess.run([*native.compiler(), *flags, "-o", str(target), source, *core], check=True)
     found: dict[int, dict[int, float]] = {}
     # The best of several: on a machine with other work the rest is that work.
-    for policy in [*range(6)] * 3:
+    for policy in [*map(int, Policy)] * 3:
         out = subprocess.run([str(target), str(policy)], check=True, capture_output=True, text=True).stdout
         best = found.setdefault(policy, {})
         for count, ns in map(str.split, out.splitlines()):
@@ -148,6 +162,7 @@ def felt_missed(row: Row) -> dict[str, float]:
         (bars.rest, "low_pct", BAR_REST_PCT, -1),
         (bars.rest, "idle_loss_pct", BAR_REST_IDLE_PCT, 1),
         (bars.above_plain, "low_of_plain_pct", BAR_PLAIN_PCT, -1),
+        (row["profile"] in bars.below_driver, "p99_of_driver_pct", BAR_DRIVER_PCT, 1),
         (bars.request_p99, "request_p99_of_alone_pct", BAR_REQUEST_PCT, 1),
         (bars.low_of_rest, "low_of_rest_pct", BAR_LOW_PCT, -1),
         (bars.idle_loss, "idle_loss_pct", BAR_IDLE_PCT, 1),
@@ -246,6 +261,7 @@ COLUMNS = {
     "request_p50_us": "req p50 us",
     "request_p99_us": "req p99 us",
     "request_p99_of_alone_pct": "of alone %",
+    "p99_of_driver_pct": "of driver %",
     "low_of_rest_pct": "low of rest %",
     "idle_loss_pct": "idle loss %",
     "part_got_pct": "of part %",
@@ -309,6 +325,7 @@ def report(
         "sched_thread_cpu_pct": BAR_THREAD_PCT,
         "decision_ns": BAR_DECISION_NS,
         "request_p99_of_alone_pct": BAR_REQUEST_PCT,
+        "p99_of_driver_pct": BAR_DRIVER_PCT,
         "low_of_rest_pct": BAR_LOW_PCT,
         "idle_loss_pct": BAR_IDLE_PCT,
         "run_state_cpu_pct": BAR_READING_PCT,
@@ -335,7 +352,7 @@ def where(row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer scenarios, no t4, the rivals once")
+    parser.add_argument("--quick", action="store_true", help="fewer scenarios, no t4, of rivals what a bar needs")
     parser.add_argument("--seeds", type=int, default=3, help="each figure is the worst of so many runs")
     parser.add_argument("--only", metavar="SCENARIO", action="append", help="this scenario; again for another")
     parser.add_argument("--vm-rows", type=Path, help="rows measured in a virtual machine")

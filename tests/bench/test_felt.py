@@ -105,6 +105,18 @@ def test_a_bar_fails_the_bench_in_force(name: str, value: float | None, monkeypa
             assert sched.missed(bad | other) == sched.not_in_force(bad | other) == []
 
 
+def test_the_drivers_p99_is_a_bar_on_the_cards_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = scenario(CLOSED, TRAIN, bars=Bars(below_driver=("a100",)), cards=("a100", "h100"), policies=(2,), seconds=2)
+    monkeypatch.setattr(sched, "SCENARIOS", (trace,))
+    rows = list(sched.sim_rows(("a100",), (trace,), 1, lines=False, rivals=False))
+    driver, ours = rows[0], rows[-1]
+    assert (driver["rule"], driver["p99_of_driver_pct"], ours["rule"]) == ("driver-round-robin", 100, OURS)
+    assert ours["p99_of_driver_pct"] == pytest.approx(100 * ours["request_p99_us"] / driver["request_p99_us"])
+    for value, found in ((70.0, []), (70.1, ["p99_of_driver_pct"]), (None, ["p99_of_driver_pct"])):
+        assert list(sched.felt_missed(ours | {"p99_of_driver_pct": value})) == found
+    assert sched.felt_missed(ours | {"p99_of_driver_pct": 80.0, "profile": "h100"}) == {}
+
+
 def test_the_row_names_a_bar_in_force() -> None:
     bars = Bars(request_p99=True)
     trace = scenario(CLOSED, TRAIN, bars=replace(bars, enforced=False), seconds=2)
@@ -138,6 +150,8 @@ def test_the_scenarios_are_there() -> None:
         cells = [cell for group in sched_sim.cells(("a100", "h200", "t4"), (5000,), [one]) for cell in group]
         assert {cell.card for cell in cells} == {"a100", "h200"}
         assert {cell.slice_us for cell in cells if cell.rule == OURS} == {None}
+    eight = next(one for one in FELT if one.name == "eight at 8 %")
+    assert eight.bars.below_driver == ("a100", "h100") and set(eight.cards or ()) == {"a100", "h100", "h200"}
 
 
 def test_the_llm_alone_takes_about_300_ms() -> None:

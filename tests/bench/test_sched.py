@@ -314,3 +314,15 @@ def test_scenarios_are_those_that_were_asked_for() -> None:
     assert {"1:1", "1:2", "3:1", "3:2:1", "16:1", "25 equal", "bursts", "forkers", "high priority"} <= names
     assert names >= scenarios.QUICK
     assert {one.personality for one in scenarios.SCENARIOS} == set(scenarios.PERSONALITIES)
+
+
+def test_fewer_rivals_change_no_row_of_ours() -> None:
+    """bench-quick runs of the others' rules only those that a bar compares with, and judges the same figures."""
+    high = Container("high", highprio=True, request_us=(500.0,) * 10, depth=10, think_ms=45, think_spread_ms=5)
+    trace = scenarios.Scenario("x", (high, scenarios.TRAIN), False, seconds=2, policies=(2, 4), slices=(None,))
+    whole = list(sched.sim_rows(("a100",), [trace], 1, lines=False))
+    few = list(sched.sim_rows(("a100",), [trace], 1, lines=False, rivals=False))
+    assert [row for row in whole if row["rule"] in (OURS, *sched.COMPARED)] == few
+    assert {row["rule"] for row in few} == {OURS, "driver-round-robin", "timeslices-16-1"}
+    assert len(whole) > len(few)
+    assert all(row["low_of_plain_pct"] for row in few if row["rule"] == OURS)

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The core's own C files, compiled for user space and called through cffi.
 
 No declaration is written twice: the cdef is what the preprocessor makes of the headers.

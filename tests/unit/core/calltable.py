@@ -1,5 +1,5 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
-"""The compiled call table as Python rows: for its tests, docs/reference/abi.md and the comparison with the driver.
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
+"""The compiled call table as Python rows: for its tests, make abi-doc and the comparison with the driver.
 
 Here each row has the branches that it holds in; the core's rows have the first one only, and end where the next begins.
 """

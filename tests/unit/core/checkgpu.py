@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """A GPU whose controls may be ineffective, sampled as the driver does, with a scheduler and its effect check."""
 
 import random

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The compiled core: `ffi`, `lib`, the headers' numbers as `C`, and a scheduler with Python manners."""
 
 import errno
@@ -81,7 +81,7 @@ class Turn:
         lib.cgpu_sched_next(self.t, self.now, plan)
         return plan
 
-    def ack(self, plan, begin=None, frozen=None, thawed=None, run_mask=None, timeslices=None, restarted=0):
+    def ack(self, plan, begin=None, frozen=None, thawed=None, run_mask=None, timeslices=None, restarted=0, more=0):
         ack = ffi.new("struct cgpu_sched_ack *")
         ack.begin_ns = self.now if begin is None else begin
         ack.frozen_ns = ack.begin_ns if frozen is None else frozen
@@ -89,6 +89,7 @@ class Turn:
         ack.restarted_ns = restarted
         ack.run_mask = plan.run_mask if run_mask is None else run_mask
         ack.timeslice_mask = plan.timeslice_mask if timeslices is None else timeslices
+        ack.timeslice_more = more
         lib.cgpu_sched_ack(self.t, plan, ack)
 
     def step(self):

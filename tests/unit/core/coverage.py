@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The call table against a list of the calls under which real CUDA programs run: tests/abi/nvproxy.txt."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """A GPU whose containers are not always busy, and the shell's thread that reads their run state.
 
 Time passes in ticks, several at once where nothing changes in between. The hardware gives a timeslice to each

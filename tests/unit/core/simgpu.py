@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """A GPU, its control and the shell's thread on a timeline of whole nanoseconds.
 
 It counts the GPU time that each container *really* got: the control takes effect somewhere inside its call, not
@@ -213,6 +213,32 @@ class TimeslicedGpu(SimGpu):
         self.slice_end = self.turn.now
         self.pass_to(began + took)
         return began + took // 2
+
+
+class Listed(TimeslicedGpu):
+    """A call takes 64 channels: a container runs from its first list that is thawed to its last that is frozen."""
+
+    switch_ns = 85 * US
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.calls_ns = {}  # slot -> of the thread, in calls of its freezes and thaws
+
+    def lists(self, slot):
+        for _ in range(-(-self.turn.t.slot[slot].channels // 64) - 1):
+            self.calls += 1
+            self.pass_to(self.turn.now + self.control.latency_ns(self.rng))
+
+    def call(self, mask, thaw, done):
+        for i in slots(mask):
+            began = self.turn.now
+            if not thaw:
+                self.lists(i)
+            done = super().call(1 << i, thaw, done)
+            if thaw:
+                self.lists(i)
+            self.calls_ns[i] = self.calls_ns.get(i, 0) + self.turn.now - began
+        return done
 
 
 class BurstGpu(TimeslicedGpu):

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Answers that the module makes itself, and arguments that are read before they pass."""
 
 import struct
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 P2P, P2P_V2, MATRIX, FABRIC = 0x127, 0x12B, 0x13A, 0x136
-PROBE, NVLINK_CAPS, NVLINK_STATUS = 0x208001A3, 0x20803001, 0x20803002
-ROWS = [r for r in calltable.table("control") if r.verdict == "NOT_THERE"]
+PROBE, NVLINK_CAPS, NVLINK_STATUS, UNNAMED = 0x208001A3, 0x20803001, 0x20803002, 0x20808162
+ROWS = [r for r in calltable.table("control") if r.verdict in ("NOT_THERE", "PEERS") and r.number != UNNAMED]
 
 
 GUARD = bytes(range(1, 65))  #: behind the parameters
@@ -68,6 +68,105 @@ def test_no_fabric_and_no_nvlink():
 def test_any_size_stays_inside(cmd, before):
     """answered() looks behind the parameters. A control without such an answer gets none at any size."""
     assert answered(cmd, before) is None or cmd != 0x127127
+
+
+# ---- peers ----
+
+NONE, DRIVER, FOREIGN, OK, MIXED = range(5)
+TURING, AMPERE = 0x160, 0x170
+OWN = {0x100: TURING, 0x200: TURING, 0x300: AMPERE, 0x400: 0}
+
+
+def who_answers(cmd: int, params: bytes, own: dict[int, int] = OWN) -> int:
+    gpus = ffi.new("struct cgpu_peer_gpu[]", [list(pair) for pair in own.items()])
+    return lib.cgpu_call_peers(cmd, ffi.new("u8[]", list(params)), len(params), gpus, len(own))
+
+
+def listed(*ids: int, count: int | None = None) -> bytes:
+    words = [*ids, *[0x7777] * (32 - len(ids)), len(ids) if count is None else count]
+    return struct.pack("<33I", *words).ljust(4252, b"\0")
+
+
+def grouped(a: list[int], b: list[int], counts: tuple[int, int] | None = None) -> bytes:
+    words = [*(counts or (len(a), len(b))), *a, *[0x7777] * (8 - len(a)), *b, *[0x7777] * (8 - len(b))]
+    return struct.pack("<18I", *words).ljust(1352, b"\0")
+
+
+@pytest.mark.parametrize("cmd", [P2P, P2P_V2])
+def test_the_driver_answers_for_gpus_of_one_architecture(cmd):
+    assert who_answers(cmd, listed(0x100, 0x200)) == DRIVER
+    assert who_answers(cmd, listed(0x200, 0x100, 0x200)) == DRIVER
+    assert who_answers(cmd, listed(0x100)) == who_answers(cmd, listed(0x100, 0x100)) == NONE, "one GPU has no peer"
+    for ids in ((0x100, 0x300), (0x100, 0x200, 0x300), (0x100, 0x400), (0x400,)):
+        assert who_answers(cmd, listed(*ids)) == MIXED, "an architecture that is not known is like none"
+
+
+@pytest.mark.parametrize("cmd", [P2P, P2P_V2])
+def test_a_gpu_that_is_not_the_containers(cmd):
+    for params in (listed(0x100, 0x500), listed(0x500), listed(0x300, 0x100, 0x500), listed(0x100, 0x200, count=3)):
+        assert who_answers(cmd, params) == FOREIGN
+    for count in (0, 33, 0xFFFFFFFF):
+        assert who_answers(cmd, listed(0x100, 0x200, count=count)) == FOREIGN
+    assert who_answers(cmd, bytes(131)) == FOREIGN, "no room for a list"
+
+
+def test_pairs_of_groups():
+    assert who_answers(MATRIX, grouped([0x100, 0x300], [])) == DRIVER
+    assert who_answers(MATRIX, grouped([0x100], [0x200, 0x300])) == DRIVER
+    for a, b in (([0x500], []), ([0x100, 0x500], []), ([0x100], [0x500]), ([0x100], [0x200, 0x500]), ([], [0x100])):
+        assert who_answers(MATRIX, grouped(a, b)) == FOREIGN
+    for counts in ((0, 0), (9, 0), (1, 9), (1, 0xFFFFFFFF)):
+        assert who_answers(MATRIX, grouped([0x100], [0x200], counts)) == FOREIGN
+    assert who_answers(MATRIX, bytes(71)) == FOREIGN
+
+
+def test_a_container_with_one_gpu_has_no_peers():
+    one = {0x100: TURING}
+    for cmd, params in ((P2P, listed(0x100, 0x200)), (P2P_V2, b""), (MATRIX, b""), (NVLINK_CAPS, bytes(48))):
+        assert who_answers(cmd, params, one) == NONE
+    for cmd in (NVLINK_CAPS, NVLINK_STATUS):
+        assert who_answers(cmd, bytes(16)) == DRIVER
+    assert who_answers(UNNAMED, bytes(1), one) == NONE
+    assert who_answers(UNNAMED, bytes(1)) == OK
+    assert who_answers(FABRIC, bytes(4)) == FOREIGN, "fabric is never the driver's to answer"
+
+
+@given(st.sampled_from([P2P, P2P_V2, MATRIX]), st.binary(max_size=200))
+def test_whatever_is_in_the_list_the_driver_gets_own_gpus_only(cmd, params):
+    if who_answers(cmd, params) == DRIVER:
+        at, counts = (8, (0, 4)) if cmd == MATRIX else (0, (128,))
+        for group, count_at in enumerate(counts):
+            (count,) = struct.unpack_from("<I", params, count_at)
+            ids = struct.unpack_from(f"<{count}I", params, at + 32 * group)
+            assert set(ids) <= set(OWN)
+
+
+# ---- mappings for the GPU ----
+
+P2P_FLAGS = [1 << bit for bit in range(20, 28)]
+
+
+def may_map(kind: str, memory: int, device: int, space: int, flags: int = 0) -> bool:
+    kinds = {name: number for number, name in calltable.CLASS_KINDS.items()}
+    fields = {"flags": flags, "kind": kinds[kind], "memory": memory, "device": device, "space": space}
+    return lib.cgpu_call_may_map_dma(ffi.new("struct cgpu_dma_map *", fields))
+
+
+@pytest.mark.parametrize("kind", ["VIDMEM", "PLAIN", "SYSMEM"])
+def test_memory_is_mapped_on_its_own_gpu(kind):
+    """Video memory in page tables of its own GPU, system memory in those of any; never in two GPUs' at once."""
+    assert may_map(kind, memory=1, device=1, space=1, flags=0xF00FFFFF)
+    assert may_map(kind, memory=0, device=1, space=1) == (kind == "SYSMEM")
+    assert may_map(kind, memory=0xFFFFFFFF, device=1, space=1) == (kind == "SYSMEM"), "of no GPU"
+    for memory, device, space in ((0, 0, 1), (1, 0, 1), (0, 1, 0)):
+        assert not may_map(kind, memory, device, space)
+
+
+@pytest.mark.parametrize("flag", P2P_FLAGS)
+def test_no_mapping_names_a_peer(flag):
+    for kind in ("VIDMEM", "SYSMEM"):
+        for memory in (0, 1):
+            assert not may_map(kind, memory, device=1, space=1, flags=flag)
 
 
 # ---- thermal ----

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Text in and out of caller's buffers once more, under ASan, in a process that has it preloaded."""
 
 import os

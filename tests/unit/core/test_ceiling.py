@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Ceilings under burst: what a container has above its guaranteed part, and not more. Simulated."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Whether the share moves: findings about a control, and that no tenant can make it look ineffective."""
 
 import pytest

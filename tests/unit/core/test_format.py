@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 import errno
 import re
 from pathlib import Path
@@ -84,7 +84,9 @@ def test_stat_is_what_the_contract_lists(values):
     assert names[24:29] == [waits[0], *waits[-4:]]
     # What the driver keeps in lists, and system memory: the shell's, too.
     lists = [kind + end for kind in ("clients", "devices", "events", "os_events") for end in ("", "_left")]
-    assert names[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs"]
+    used = [f"used_{kind}_bytes" for kind in ("data", "context", "managed", "imported", "tables")]
+    sessions = [kind + end for kind in ("nvdec", "nvenc", "nvjpg", "ofa") for end in ("", "_floor", "_left")]
+    assert names[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs", *used, *sessions]
     assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns", "throttled_ns"]
     assert lines[-1] == "throttled_ns 17"
 

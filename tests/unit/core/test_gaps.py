@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Shares of work with gaps: trainings that wait for their steps, small requests, neighbours that wake. Simulated."""
 
 from __future__ import annotations
@@ -88,6 +88,18 @@ def test_a_long_sleep_is_no_claim_to_more_than_04_s():
     before = sim.loads[0].got_ns
     sim.run(2000)
     assert (sim.loads[0].got_ns - before) / (2000 * MS) > 0.35
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_a_burst_of_requests_is_not_frozen(policy):
+    """The one with bursts has two parts in 0.4 s of each second, and less than one over some seconds."""
+    burst = [((1000 * i + 14 * j) * MS, 5 * MS) for i in range(20) for j in range(20)]
+    others = [Load(every(62.5, 5, 7.1 * i)) for i in range(7)]
+    sim = gpu(policy, Load(burst), *others, slice_ms=9).run(10_000)
+    before = sim.calls
+    sim.run(10_000)
+    assert sim.calls - before <= 10
+    assert all(sim.share(slot) > 0.07 for slot in sim.loads)
 
 
 @pytest.mark.parametrize(("work_us", "gap_us"), [(1000, 400), (1000, 1000), (5000, 2000), (100, 400)])

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The layers of cgpu_km/, held without a compiler.
 
 A file includes its own layer and those below. Each function is declared by the header of
@@ -143,7 +143,7 @@ def without_opening(files):
         if not name.endswith(".c"):
             continue
         first, second = [*text.splitlines(), "", ""][:2]
-        fine = first == "// SPDX-License-Identifier: MIT OR GPL-2.0" and re.fullmatch(r"/\*( .+)?", second)
+        fine = first == "// SPDX-License-Identifier: MIT OR GPL-2.0-only" and re.fullmatch(r"/\*( .+)?", second)
         if not fine or not (is_core(name) or re.fullmatch(r"/\* [A-Z].+\. .*lock.*\. \*/", second)):
             wrong.append(name)
     return wrong
@@ -188,7 +188,7 @@ def test_the_order_of_locks_is_in_one_place():
 
 # ---- the rules, on trees that break one each
 
-SPDX = "// SPDX-License-Identifier: MIT OR GPL-2.0\n"
+SPDX = "// SPDX-License-Identifier: MIT OR GPL-2.0-only\n"
 GOOD = {
     "state/gpu.c": SPDX
     + '/* Owns GPUs. Takes gpu->lock. */\n#include "state/gpu.h"\n\nint ckm_gpu(void)\n{\n\treturn 0;\n}\n',

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Cores with one fault each, kept as patches in mutants/: the tests that a patch names must notice it.
 
 Those of the policies' own files run always, the others with CGPU_MUTANTS=all (about a minute).

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """How tests/abi reads the public driver, on a driver of a few lines."""
 
 import json
@@ -152,6 +152,6 @@ def test_the_rows_of_a_new_branch():
 
 
 def test_the_form_of_the_record():
-    """docs/reference/abi.md is made from it."""
+    """make abi-doc reads it."""
     for tag in json.loads(check.OUTCOME.read_text())["tags"]:
         assert tag["rows"]["rows"] == tag["rows"]["compared"] + tag["rows"]["open"]

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Each row that is passed to the driver has a reason: a note in the table, or a place on docs/develop/passed.md."""
 
 import re

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """While the system sleeps nothing is frozen and no timeslice is set; afterwards everything is as before."""
 
 import pytest

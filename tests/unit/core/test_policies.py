@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """cgpu_common/policies.py, which daemon and commands read, against the engine's own policies."""
 
 import pytest

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """docs/reference/policies.md, line by line: its tables and time lines are read and compared with the engine."""
 
 import errno

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """How tests/abi compares prototypes, on headers of a few lines; make test-abi does it with NVIDIA's."""
 
 import re

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """What a card has a fixed number of: floors that no other can take, the rest first come."""
 
 from corelib import C, ffi, lib

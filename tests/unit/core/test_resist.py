@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
 
 import pytest

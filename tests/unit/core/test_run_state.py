@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """What is idle is lent and had back; high priority runs alone while it has work. Simulated."""
 
 from __future__ import annotations
@@ -224,6 +224,29 @@ def test_short_gaps_are_not_lent_again_and_again(slice_us, call_us, part):
     slower = (100 + gap_us) / (100 + gap_us + 160)
     assert len(sim.loads[0].latency_us) - learned > 0.97 * slower * kernels_alone(gap_us)
     assert sim.calls - calls < 60, "a hand-over in 10 ms at most"
+
+
+@pytest.mark.parametrize("calls_ms", [0.1, 3])
+def test_the_calls_that_lend_are_no_sleep(calls_ms):
+    """Nothing was read in them: one that works again after them napped, and must sleep for longer to be lent again."""
+    turn = Turn(PREEMPT, slice_ms=8, controls=FREEZE)
+    a, b = turn.add(channels=1), turn.add(channels=1)
+    turn.step()
+    owner = turn.t.rr[0].curr
+    other = a + b - owner
+    while not turn.t.asleep_mask:
+        turn.now += MS // 20
+        turn.set_run_state(1 << a | 1 << b, 1 << other)
+    turn.set_run_state(1 << a | 1 << b, 1 << other)
+    before = turn.t.slot[owner].idle_need_us
+    plan = turn.next()
+    assert plan.thaw_mask == 1 << other
+    began, turn.now = turn.now, turn.now + int(calls_ms * MS)
+    turn.ack(plan, begin=began, frozen=began, thawed=turn.now)
+    turn.next()
+    turn.now += MS // 20
+    turn.set_run_state(1 << a | 1 << b, 1 << a | 1 << b)
+    assert turn.t.slot[owner].idle_need_us == 2 * before
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])

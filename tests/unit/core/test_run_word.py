@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """What the word of a channel shows, for both kinds of words, against the manuals' own names."""
 
 import pytest

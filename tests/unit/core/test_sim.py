@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Ratios of what containers really get, on a simulated GPU whose control takes 0.25 to 5 ms.
 
 Every figure here is simulated. Whole rounds nearest 10 s; the error is relative to each container's
@@ -7,7 +7,7 @@ own share, the worst of them.
 
 import pytest
 from corelib import FAIR, FIXED, FREEZE, MS, PREEMPT, SOFT, WEIGHTED, Turn, slots
-from simgpu import A100, STEADY, US, Control, SimGpu, TimeslicedGpu
+from simgpu import A100, STEADY, US, Control, Listed, SimGpu, TimeslicedGpu
 
 MIXES = {
     "1:1": [1, 1],
@@ -216,24 +216,6 @@ def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
     sim.run_whole_rounds(10_000)
     errors = sim.share_errors(dict(zip(ids, weights, strict=True)))
     assert max(map(abs, errors.values())) <= 0.01
-
-
-class Listed(Card):
-    """A call takes 64 channels: a container runs from its first list that is thawed to its last that is frozen."""
-
-    def lists(self, slot):
-        for _ in range(-(-self.turn.t.slot[slot].channels // 64) - 1):
-            self.calls += 1
-            self.pass_to(self.turn.now + self.control.latency_ns(self.rng))
-
-    def call(self, mask, thaw, done):
-        for i in slots(mask):
-            if not thaw:
-                self.lists(i)
-            done = super().call(1 << i, thaw, done)
-            if thaw:
-                self.lists(i)
-        return done
 
 
 @pytest.mark.parametrize("fail", [0, 0.05])

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The call table: order, ranges, what must never be passed, and the look-ups against a plain search of the rows."""
 
 import itertools
@@ -16,7 +16,7 @@ ALL = [r for rows in ROWS.values() for r in rows]
 CONTROL_VERDICTS = {
     *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
     *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
-    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE", "GPU_ID"),
+    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE", "GPU_ID", "PEERS"),
 }
 ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
 ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP", "RENAME_MAP"}
@@ -49,7 +49,6 @@ NEVER_CLASSES = {
     0xFD,
     0xE0,
     0xF1,
-    0x503B,
     0xB2CC,
     0x90CC,
 }
@@ -170,17 +169,17 @@ def test_copied_in_rows_are_those_that_are_read():
     """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
     reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
-    reading |= {"ADDR_SPACE", "GPU_ID"}
+    reading |= {"ADDR_SPACE", "GPU_ID", "PEERS"}
     assert {r.number for r in ROWS["control"] if r.copied_in} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
-    kinds = {"DEVICE", "SUBDEVICE", "VIDMEM", "TSG", "CHANNEL"}
+    kinds = {"DEVICE", "SUBDEVICE", "VIDMEM", "TSG", "CHANNEL", "PEERS"}
     assert all(r.copied_in for r in ROWS["class"] if r.verdict in kinds)
     assert all(r.size for r in ALL if r.copied_in)
 
 
 def test_fields_that_the_interposer_reads_are_inside():
-    for kind, at in (("TSG", C.NV_TSG_ENGINE), ("VIDMEM", C.NV_MEM_SIZE + 4)):
+    for kind, at in (("TSG", C.NV_TSG_ENGINE), ("VIDMEM", C.NV_MEM_SIZE + 4), ("PEERS", C.NV_PEERS_ANSWERS - 4)):
         rows = [r for r in ROWS["class"] if r.verdict == kind]
         assert rows
         assert all(at + 4 <= r.size for r in rows), kind
@@ -287,6 +286,33 @@ def test_what_the_libraries_ask(branch, number, size, verdict):
 
 def test_only_charged_kinds_are_video_memory():
     assert {r.number for r in ROWS["class"] if r.verdict == "VIDMEM"} == {C.NV01_MEMORY_LOCAL_USER}
+
+
+@given(st.integers(0, 2**32 - 1) | st.integers(0, 0x60))
+def test_the_engine_of_a_channel(number):
+    """NV2080_ENGINE_TYPE_* of class/cl2080_notification.h, of 535 to 595; 0 is GR0 to the driver."""
+    want = {
+        **dict.fromkeys(range(9), lib.CGPU_ENGINE_GR),
+        **dict.fromkeys(range(0x13, 0x1B), lib.CGPU_ENGINE_NVDEC),
+        **dict.fromkeys((0x1B, 0x1C, 0x1D, 0x3F), lib.CGPU_ENGINE_NVENC),
+        **dict.fromkeys(range(0x2B, 0x33), lib.CGPU_ENGINE_NVJPG),
+        **dict.fromkeys((0x33, 0x3E), lib.CGPU_ENGINE_OFA),
+    }
+    assert lib.cgpu_call_engine(number) == want.get(number, lib.CGPU_ENGINE_OTHER)
+
+
+def test_a_session_is_of_the_engine_that_its_class_names():
+    """By the last byte of the number, which is the engine's in every generation, and by the name."""
+    ends = {"NVDEC": (0xB0, "DECODER"), "NVENC": (0xB7, "ENCODER"), "NVJPG": (0xD1, "NVJPG"), "OFA": (0xFA, "OFA")}
+    rows = [r for r in ROWS["class"] if r.verdict in ends]
+    assert {r.verdict for r in rows} == set(ends)
+    for row in rows:
+        end, word = ends[row.verdict]
+        assert row.number & 0xFF == end and f"_VIDEO_{word}" in row.name, row
+    assert not [r for r in ROWS["class"] if "_VIDEO_" in r.name and r.verdict not in ends]
+    for number, kind in calltable.CLASS_KINDS.items():
+        engine = getattr(lib, f"CGPU_ENGINE_{kind}") if kind in ends else lib.CGPU_ENGINE_OTHER
+        assert lib.cgpu_call_engine_of_kind(number) == engine
 
 
 def test_opaque_controls_are_refused():

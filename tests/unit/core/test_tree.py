@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """The tree of a container's objects: what goes with what, and that no function walks what lies below an object."""
 
 import errno
@@ -116,17 +116,43 @@ def test_levels_are_bounded(tree):
     assert tree.tree.objects == C.CGPU_TREE_DEPTH
 
 
-def test_only_memory_is_depended_on(tree):
+def test_only_memory_and_subdevices_are_depended_on(tree):
     group = tree.add(lib.CGPU_KIND_TSG, tree.device)
     page = tree.add(lib.CGPU_KIND_SYSMEM, tree.device)
+    peers = tree.add(lib.CGPU_KIND_PEERS, tree.client)
+    subdevice = tree.add(lib.CGPU_KIND_SUBDEVICE, tree.device)
+    stray = tree.add(lib.CGPU_KIND_SUBDEVICE, peers)
     for kind, parent, dep in (
+        (lib.CGPU_KIND_PEERS, tree.client, tree.device),
+        (lib.CGPU_KIND_PEERS, tree.client, stray),
+        (lib.CGPU_KIND_SUBDEVICE, tree.device, subdevice),
         (lib.CGPU_KIND_CHANNEL, group, group),
         (lib.CGPU_KIND_SYSMEM, tree.device, page),
         (lib.CGPU_KIND_SYSMEM, group, None),
         (lib.CGPU_KIND_VIDMEM, tree.client, None),
     ):
         assert lib.cgpu_tree_add(tree.tree, tree.new(kind, *[dep] * bool(dep)), parent) == -errno.EINVAL
-    assert tree.tree.objects == 4
+    assert tree.tree.objects == 7
+
+
+def test_peers_go_with_the_subdevice_of_either_gpu(tree):
+    devices = [tree.device, tree.add(lib.CGPU_KIND_DEVICE, tree.client)]
+    subdevices = [tree.add(lib.CGPU_KIND_SUBDEVICE, device) for device in devices]
+    for root in (*subdevices, *devices):
+        peers = tree.add(lib.CGPU_KIND_PEERS, tree.client, *subdevices)
+        lib.cgpu_tree_pin(peers)
+        assert lib.cgpu_tree_free_begin(root) == -errno.EBUSY, "a call uses them"
+        lib.cgpu_tree_unpin(peers)
+        assert lib.cgpu_tree_free_begin(root) == 0
+        assert not live(peers)
+        lib.cgpu_tree_free_cancel(root)
+        lib.cgpu_tree_unpin(root)
+        assert live(peers)
+        leaf = lib.cgpu_tree_leaf(root)
+        assert leaf == peers
+        lib.cgpu_tree_detach(tree.tree, leaf)
+    assert tree.remove(tree.client)[-1] == tree.client.hobject
+    assert tree.tree.objects == 0
 
 
 def test_each_of_several_takes_the_channel_along(tree):

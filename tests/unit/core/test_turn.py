@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """What each policy means, as tables. Controls take no time here; test_sim.py is where they do."""
 
 import errno
@@ -515,6 +515,23 @@ def test_a_new_tsg_gets_its_timeslice():
     turn.channels(a, 1)  # another, while the calls are under way
     turn.ack(plan)
     assert turn.next().timeslice_mask == 1 << a
+
+
+def test_a_timeslice_that_some_tsgs_have_is_planned_again_at_once():
+    """A hand-over that is due does not wait for all TSGs of a crowd: the rest is no failure."""
+    turn = Turn(SOFT)
+    a, b = turn.add(2), turn.add(1)
+    turn.channels(a, 900, 900)
+    turn.channels(b, 1)
+    plan = turn.next()
+    assert plan.timeslice_mask >> a & 1
+    for _ in range(56):
+        turn.ack(plan, timeslices=plan.timeslice_mask & ~(1 << a), more=1 << a)
+        plan = turn.next()
+        assert plan.timeslice_mask == 1 << a and plan.until_ns > turn.now
+    turn.ack(plan)
+    assert turn.next().timeslice_mask == 0
+    assert turn.stat(a).failed == 0
 
 
 def test_timeslices_go_back_to_the_drivers_own():

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Anything in any order: what must hold of the scheduler whatever happens to it.
 
 As sentences, each an assertion below: under 0 and 3 no slot runs outside its turn; shares converge; no slot starves;
@@ -30,6 +30,7 @@ from corelib import (
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from statepage import broken
 
 slot = st.integers(0, C.CGPU_SLOTS - 1)
 US = 1_000
@@ -54,6 +55,8 @@ class TurnMachine(RuleBasedStateMachine):
         self.last = {}
         self.most_grant = 0
         self.switches = 0
+        self.effect_check = ffi.new("struct cgpu_check *")
+        lib.cgpu_check_init(self.effect_check, self.turn.now)
 
     def attempt(self, call, *args):
         try:
@@ -131,6 +134,23 @@ class TurnMachine(RuleBasedStateMachine):
         turn.set_run_state(known, busy)
         assert turn.t.known_mask == known & turn.opened_mask()
         assert not turn.t.asleep_mask & busy, "one with work is asleep"
+
+    @rule(
+        on=st.sampled_from([C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN, 0, 1, 2]),
+        count=st.integers(1, 8),
+        i=slot,
+        held=st.booleans(),
+    )
+    def samples_are_read(self, on, count, i, held):
+        """The driver's, 200 ms apart; one may be held for the check, which ends before anything else is asserted."""
+        lib.cgpu_check_touched(self.effect_check, self.turn.t, i, self.turn.now)
+        for _ in range(count):
+            self.turn.now += 200 * MS
+            lib.cgpu_check_sample(self.effect_check, self.turn.t, self.turn.now - MS, on)
+        if held:
+            lib.cgpu_check_hold(self.effect_check, self.turn.t, 1 << i, self.turn.now)
+            assert broken(self.turn.t) == []
+        lib.cgpu_check_hold(self.effect_check, self.turn.t, 0, self.turn.now)
 
     @rule(i=slot, idle_us=st.sampled_from([1, 100, 2_100]))
     def one_sleeps(self, i, idle_us):
@@ -321,9 +341,15 @@ class TurnMachine(RuleBasedStateMachine):
                 assert len(slots(group)) <= 1 or not group & ~brief, "one at a time, but for those that sleep often"
         assert not plan.run_mask & t.capped_mask, "it has used up its ceiling"
         present = high & may & opened
-        works = present & ~t.asleep_mask & ~t.capped_mask
+        # Until it has worked for a while, the others run beside it at short timeslices.
+        works = present & ~t.asleep_mask & ~t.capped_mask & t.dense_mask
         if works and not present & ~t.known_mask and not t.prio_throttled:
-            assert not plan.run_mask & opened & ~high & ~t.asleep_mask, "high priority with work runs alone"
+            assert not plan.run_mask & opened & ~high & ~t.asleep_mask, "high priority that goes on working runs alone"
+
+    @invariant()
+    def what_the_page_of_the_state_says(self):
+        if hasattr(self, "turn"):
+            assert broken(self.turn.t) == []
 
     @invariant()
     def sums(self):
