@@ -404,7 +404,7 @@ def counts(out: Outcome) -> dict[str, int | str]:
 
 
 def record(outcomes: list[Outcome]) -> None:
-    """The last outcome, for docs/reference/abi.md."""
+    """The last outcome, for make abi-doc."""
     rows = [
         {
             "tag": out.tag,
@@ -417,7 +417,7 @@ def record(outcomes: list[Outcome]) -> None:
     ]
     BRANCHES.parent.mkdir(exist_ok=True)
     BRANCHES.write_text(json.dumps({out.branch: counts(out) for out in outcomes}, indent=1) + "\n")
-    # The rows that were compared: docs/reference/abi.md has the number of today's beside it.
+    # The rows that were compared: make abi-doc prints the number of today's beside it.
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(calltable.every()),
@@ -427,7 +427,7 @@ def record(outcomes: list[Outcome]) -> None:
 
 
 def record_all(outcomes: list[Outcome]) -> None:
-    """Releases that differ from the newest of their branch, for docs/reference/abi.md."""
+    """Releases that differ from the newest of their branch, for make abi-doc."""
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "releases": len(outcomes),

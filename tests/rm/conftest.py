@@ -7,18 +7,15 @@ At the end build/rm.json: {driver, chips, checks, heap_lost_bytes, ok}.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from client import Client
+from rm import BRANCHES, CHIPS, Rm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/rmclient"), str(ROOT / "tests/unit/core")]
-
-from client import Client  # noqa: E402
-from rm import BRANCHES, CHIPS, Rm  # noqa: E402
 
 REPORT = ROOT / "build/rm.json"
 

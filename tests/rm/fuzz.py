@@ -243,7 +243,7 @@ class World:
         params = nv.TsgParams(engine=nv.ENGINE_GR0 if gr else nv.ENGINE_COPY0 + 2)
         obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], nv.CLASS_TSG, lib.CGPU_KIND_TSG, params)
         if obj:
-            obj.core.gr = gr
+            obj.core.engine = lib.CGPU_ENGINE_GR if gr else lib.CGPU_ENGINE_OTHER
             obj.memory = self.ledger.charge(MEASURED if gr else 0)
         return bool(obj), False
 
@@ -254,13 +254,13 @@ class World:
         memory = client and self.below(client, [lib.CGPU_KIND_VIDMEM, lib.CGPU_KIND_SYSMEM], userd)
         if not parent or not memory or memory.core.parent != parent.core.parent:
             return False, True
-        engine = nv.ENGINE_GR0 if parent.core.gr else nv.ENGINE_COPY0 + 2
+        engine = nv.ENGINE_GR0 if parent.core.engine == lib.CGPU_ENGINE_GR else nv.ENGINE_COPY0 + 2
         params = nv.ChannelParams(gpfifo_va=2 * MIB, gpfifo_entries=64, engine=engine)
         params.userd_memory[0] = memory.core.hobject
         name = HANDLES[handle % len(HANDLES)]
         obj = self._alloc(client, parent, name, self.arch[0], lib.CGPU_KIND_CHANNEL, params, dep=memory)
         if obj:
-            obj.core.gr = parent.core.gr
+            obj.core.engine = parent.core.engine
             obj.memory = self.ledger.charge(0)
             obj.memory.under = self.ledger.get(parent.memory)
             obj.userd = self.ledger.get(memory.memory)
@@ -273,7 +273,7 @@ class World:
         if not parent:
             return False, True
         cls, kind, params = self.arch[2], lib.CGPU_KIND_COMPUTE, None
-        if not parent.core.gr:
+        if parent.core.engine != lib.CGPU_ENGINE_GR:
             cls, kind, params = self.arch[3], lib.CGPU_KIND_COPY, nv.CopyParams(1, nv.ENGINE_COPY0 + 2)
         obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], cls, kind, params)
         return bool(obj), False
@@ -311,7 +311,7 @@ class World:
         if status:
             self.ledger.remove(obj)
             return False, True
-        obj.core.gr = src.core.gr
+        obj.core.engine = src.core.engine
         obj.memory = self.ledger.get(src.memory)
         return True, src.kind in (lib.CGPU_KIND_VIDMEM, lib.CGPU_KIND_SYSMEM)
 

@@ -2,7 +2,7 @@
 """Records the traces of NVIDIA's user space again: make record NVIDIA=535|550|555.
 
 record.py run: in the machine, each program under the recorder, on the simulated driver alone.
-record.py write: on the host, tests/abi/replay/traces/<branch>/<name>.trace of each recording.
+record.py write: on the host, the distinct calls of each recording as tests/abi/replay/traces/<branch>/<name>.trace.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from distinct import reduce
+from tracefile import load
 
 REPO = Path(__file__).resolve().parents[3]
 TRACES = REPO / "tests/abi/replay/traces"
@@ -24,8 +27,6 @@ PROGRAMS = {
     "walk": "walk -1 memory vmm export managed over",
     "nvidia-smi": "nvidia-smi -q",
 }
-#: Two processes have two contexts, hence for one branch only.
-ONCE = {"550": {"ipc": "walk -1 ipc"}}
 #: Of the container that plays it: the walk's managed memory is charged.
 UVM = {"walk": "account"}
 
@@ -42,11 +43,13 @@ def write(program: str, logs: Path, out: Path) -> None:
     words = [sys.executable, NORMALISE, "--program", program, "--gpu", "Tesla T4, simulated", "--out", out]
     words += ["--uvm", UVM[out.stem]] if out.stem in UVM else []
     subprocess.run([*words, *sorted(logs.glob("*.raw"))], check=True)
+    whole = load(out)
+    out.write_text(reduce(whole).text())
 
 
 def main(what: str) -> int:
     branch = os.environ["NVIDIA"]
-    for name, program in (PROGRAMS | ONCE.get(branch, {})).items():
+    for name, program in PROGRAMS.items():
         logs = REPO / "build/record" / branch / name
         if what == "run":
             run(program, logs)

@@ -6,7 +6,6 @@ _LIBCUDA = {
     0xD7: "NUMA_INFO: no NUMA node of the card's memory, as on most machines",
     0x20810108: "of NV2081_BINAPI, not public: cuInit goes on",
     0x20808161: "not public, 535: cuInit goes on",
-    0x20808162: "not public, 555: cuInit goes on",
     0x2080A084: "not public: cuDeviceGetAttribute goes on",
 }
 
@@ -47,12 +46,11 @@ _NVIDIA_SMI = {
     0x20810111: "of NV2081_BINAPI, not public",
 }
 
-LIVES_WITHOUT = {"walk": _LIBCUDA, "ipc": _LIBCUDA, "nvidia-smi": _NVIDIA_SMI}
+LIVES_WITHOUT = {"walk": _LIBCUDA, "nvidia-smi": _NVIDIA_SMI}
 
 #: On a card: run there with these refused, and with a page of zeros for RM_USER_SHARED_DATA.
 _LIBCUDA_580 = {
     0xD7: "NUMA_INFO: no NUMA node of the card's memory",
-    0x20808162: "not public: cuInit goes on",
     0x20809038: "not public: cuCtxCreate goes on",
     0x20810108: "of NV2081_BINAPI, not public: cuInit goes on",
 }
@@ -81,8 +79,6 @@ _NVIDIA_SMI_580 = {
 }
 
 LIVES_WITHOUT_ON_A_CARD = {
-    "init": _LIBCUDA_580,
-    "pool": _LIBCUDA_580,
     "managed": _LIBCUDA_580,
     "torch": _TORCH_580,
     "nvidia-smi": _NVIDIA_SMI_580,

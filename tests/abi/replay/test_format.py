@@ -31,7 +31,7 @@ items = st.one_of(
 contents = st.lists(items, max_size=6)
 paths = st.one_of(names, st.builds(lambda n, o: f"{n}@{o}", names, st.integers(0, 99)))
 in_blocks = st.builds(lambda p, i: Block("in", p, i, 0, sum(x.size for x in i)), paths, contents)
-out_blocks = st.builds(Block, st.sampled_from(["out", "saw", "cgpu"]), paths, contents, st.integers(0, 9999))
+out_blocks = st.builds(Block, st.sampled_from(["out", "cgpu"]), paths, contents, st.integers(0, 9999))
 plain_values = st.from_regex(r"0x[0-9a-f]{1,8}(:[A-Z_]{1,9})?|-1|\$[a-z]{1,6}[0-9]!?|@[a-z]{1,6}[0-9]", fullmatch=True)
 fields = st.dictionaries(names, plain_values, max_size=4)
 results = st.one_of(st.just({"ok": ""}), st.just({"errno": "EINVAL"}), st.dictionaries(names, plain_values, min_size=1))

@@ -25,7 +25,6 @@ VERBS = {
     "send": (3, 3),
     "va": (1, 1),
 }
-WAYS = ("in", "out", "saw", "cgpu")
 SIDES = ("cgpu", "nvsim")
 POINTER_BYTES = 8
 
@@ -33,7 +32,7 @@ ITEM = re.compile(
     r"(?P<word>[0-9a-f]{8})|(?P<byte>[0-9a-f]{2})|(?P<symbol>\$[\w.]+(?:\+0x[0-9a-f]+|![0-9a-f]*)?)|(?P<fd>@[\w.]+)"
     r'|(?P<pointer>&)|(?P<any>\?)|(?P<text>"[^"]*")'
 )
-BLOCK = re.compile(r"  (in|out|saw|cgpu) ([\w.]+(?:@[\w.]+)*)(?:\+(0x[0-9a-f]+))?(?: (\d+))?:((?: \S.*)?)$")
+BLOCK = re.compile(r"  (in|out|cgpu) ([\w.]+(?:@[\w.]+)*)(?:\+(0x[0-9a-f]+))?(?: (\d+))?:((?: \S.*)?)$")
 
 
 class TraceError(Exception):
@@ -321,6 +320,14 @@ def flat(events: list[Event]):
     for event in events:
         yield event
         yield from flat(event.body)
+
+
+def unfolded(events: list[Event]) -> list[Event]:
+    """Every event as often as it occurs."""
+    out = []
+    for event in events:
+        out += unfolded(event.body) * int(event.words[0]) if event.verb == "repeat" else [event]
+    return out
 
 
 def symbols(event: Event) -> tuple[set[str], set[str]]:

@@ -10,17 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import calltable
+import nvclient
 import pytest
+import rmabi
+import rmlayout
 
 CLIENT = Path(__file__).resolve().parent
 TESTS = CLIENT.parents[1]
 RMCLIENT = TESTS / "rmclient"
-sys.path[:0] = [str(RMCLIENT), str(TESTS / "unit/core")]
-
-import calltable  # noqa: E402
-import nvclient  # noqa: E402
-import rmabi  # noqa: E402
-import rmlayout  # noqa: E402
 
 PT_INTERP = 3
 
@@ -87,6 +85,7 @@ SIZES = {
     "UvmSetRangeGroup": 32,
     "UvmPool": 9248,
     "UvmPoolBefore550": 1184,
+    "UvmMapDyn": 40,
     "UvmUnmapExternal": 40,
     "UvmPageable": 8,
     "UvmPreferred": 40,
@@ -162,6 +161,7 @@ UVM_CALLS = {
     rmabi.UVM_ENABLE_READ_DUPLICATION: "UvmRange",
     rmabi.UVM_SET_ACCESSED_BY: "UvmAccessedBy",
     rmabi.UVM_MIGRATE: "UvmMigrate",
+    rmabi.UVM_MAP_DYNAMIC_PARALLELISM_REGION: "UvmMapDyn",
     rmabi.UVM_UNMAP_EXTERNAL: "UvmUnmapExternal",
     rmabi.UVM_ALLOC_SEMAPHORE_POOL: "UvmPool",
     rmabi.UVM_CREATE_EXTERNAL_RANGE: "UvmRange",

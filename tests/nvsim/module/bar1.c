@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* BAR1: the window through which a CPU sees video memory. Each mapping takes pages of it, wherever the memory is. */
 #include <linux/sched.h>
 #include <linux/sizes.h>

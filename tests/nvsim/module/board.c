@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * A GPU's PCI device, where the machine has one at the GPU's address: QEMU's bochs-display, whose BAR0 is 16 MiB of
  * RAM. The kernel found it and gave it its addresses as those of a real GPU; what its registers show is written here.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * /dev/nvidia<M> and /dev/nvidiactl: the driver's character devices, as in kernel-open/nvidia/nv.c.
  */

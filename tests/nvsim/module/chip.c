@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The chips of the profiles: class numbers, shape and identity. Class lists: g_gpu_class_list.c of
  * the public driver (535.261.03 to 580.105.08 have the same classes but one). Indices:
@@ -8,6 +8,7 @@
 
 #include "nvsim.h"
 
+#define VOLTA_USERMODE_A 0xc361
 #define KEPLER_DEVICE_VGPU 0xa080	/* in the lists from 545 on */
 
 /* As in 550.163.01, in its order without repetitions. */
@@ -95,15 +96,59 @@ int nvsim_chip_init(void)
 	return -EINVAL;
 }
 
-/* Older usermode classes keep working on newer GPUs. */
+/* Older usermode classes keep working on newer GPUs; Volta's is in the lists of all chips here. */
 bool nvsim_is_usermode(u32 cls)
 {
 	size_t i;
 
+	if (cls == VOLTA_USERMODE_A)
+		return true;
 	for (i = 0; i < ARRAY_SIZE(chips); i++)
 		if (chips[i].usermode == cls)
 			return cls <= nvsim_chip->usermode;
 	return false;
+}
+
+/* The last byte of a class is that of its engine, in every generation. */
+u32 nvsim_video_engine(u32 cls)
+{
+	u32 i;
+
+	for (i = 0; i < nvsim_chip->nr_classes && nvsim.video; i++) {
+		if (nvsim_chip->classes[i] != cls)
+			continue;
+		switch (cls & 0xff) {
+		case 0xb0:
+			return NV2080_ENGINE_NVDEC0;
+		case 0xb7:
+			return NV2080_ENGINE_NVENC0;
+		case 0xd1:
+			return NV2080_ENGINE_NVJPEG0;
+		case 0xfa:
+			return NV2080_ENGINE_OFA0;
+		}
+	}
+	return 0;
+}
+
+bool nvsim_has_video(u32 engine)
+{
+	u32 i;
+
+	for (i = 0; i < nvsim_chip->nr_classes; i++)
+		if (engine && nvsim_video_engine(nvsim_chip->classes[i]) == engine)
+			return true;
+	return false;
+}
+
+static bool is_missing(u32 cls)
+{
+	u32 end = cls & 0xff;
+
+	if (cls == KEPLER_DEVICE_VGPU)
+		return nvsim_branch < 550;
+	return cls >= 0xb8b0 && (end == 0xb0 || end == 0xb7 || end == 0xd1 || end == 0xfa) &&
+	       !nvsim_video_engine(cls);
 }
 
 /* Writes the class list to @list, which has room for @max, and returns its whole length. */
@@ -112,7 +157,7 @@ u32 nvsim_chip_classes(u32 *list, u32 max)
 	u32 n = 0, i;
 
 	for (i = 0; i < nvsim_chip->nr_classes; i++) {
-		if (nvsim_chip->classes[i] == KEPLER_DEVICE_VGPU && nvsim_branch < 550)
+		if (is_missing(nvsim_chip->classes[i]))
 			continue;
 		if (n < max)
 			list[n] = nvsim_chip->classes[i];

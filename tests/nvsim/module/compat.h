@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Differences between the kernels on which nvsim builds; ../../simgpu/engine/probe.h has the questions. */
 #ifndef NVSIM_COMPAT_H
 #define NVSIM_COMPAT_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The driver's resources for a channel group and a channel: an id of the runlist, and memory that
  * no client owns.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Memory as a dma-buf (nv-dmabuf.c): it lives as long as the dma-buf, accepts no attachment and is
  * made in one call.

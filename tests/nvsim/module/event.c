@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* OS events: an integer the client chose, bound to the file it was announced on; signalled through poll(). */
 #include <linux/slab.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls that fail on purpose: the nth from now, or all of them because the GPU left the bus. */
 #include <linux/spinlock.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * One simulated GPU: framebuffer accounting, its shared pages, and the time of a call to its
  * firmware.
@@ -170,7 +170,7 @@ static void intr_work(struct work_struct *w)
 	u32 i;
 
 	for (i = 0; i < NVSIM_ENGINES; i++)
-		if (test_and_clear_bit(i, &gpu->intr))
+		if (test_and_clear_bit(i, &gpu->intr) && i <= NVSIM_COPIES)
 			nvsim_event_interrupt(gpu, i ? NV2080_NOTIFIERS_CE0 + i - 1 : NV2080_NOTIFIERS_GRAPHICS);
 }
 
@@ -222,24 +222,6 @@ static int make_pages(struct nvgpu *gpu)
 	return 0;
 }
 
-/* Of the registers of a runlist (dev_runlist.ref, GA100) one acts: a write to it preempts the runlist. */
-#define RUNLIST_BYTES	0x400
-#define RUNLIST_PREEMPT	(0x098 / sizeof(u32))
-
-static int make_runlists(struct nvgpu *gpu)
-{
-	int i;
-
-	for (i = 0; nvctx_has_chram() && i < NVSIM_ENGINES; i++) {
-		gpu->runlist[i] = kzalloc(RUNLIST_BYTES, GFP_KERNEL);
-		if (!gpu->runlist[i])
-			return -ENOMEM;
-		gpu->eng[i].preempt = &gpu->runlist[i][RUNLIST_PREEMPT];
-		*gpu->eng[i].preempt = ENGINE_NOT_WRITTEN;
-	}
-	return 0;
-}
-
 static void identify(struct nvgpu *gpu, u32 index)
 {
 	int i;
@@ -261,6 +243,7 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 {
 	static const u32 types[NVSIM_ENGINES] = {
 		NV2080_ENGINE_GR0, NV2080_ENGINE_COPY0, NV2080_ENGINE_COPY0 + 1, NV2080_ENGINE_COPY0 + 2,
+		NV2080_ENGINE_NVDEC0, NV2080_ENGINE_NVENC0, NV2080_ENGINE_NVJPEG0, NV2080_ENGINE_OFA0,
 	};
 	struct nvgpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
 	int i, err;
@@ -289,7 +272,7 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 		ida_init(&gpu->channels[i]);
 		engine_init(&gpu->eng[i], &gpu->card, i, types[i]);
 	}
-	err = make_pages(gpu) ?: make_runlists(gpu);
+	err = make_pages(gpu);
 	if (err) {
 		nvsim_gpu_destroy(gpu);
 		return ERR_PTR(err);
@@ -318,7 +301,6 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 	if (gpu->rusd)
 		nvmem_put(gpu->rusd);
 	for (i = 0; i < NVSIM_ENGINES; i++) {
-		kfree(gpu->runlist[i]);
 		ida_destroy(&gpu->groups[i]);
 		ida_destroy(&gpu->channels[i]);
 	}

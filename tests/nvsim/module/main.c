@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* nvsim: a simulated NVIDIA driver and GPU, for tests. See docs/develop/nvsim.md. */
 #include <linux/module.h>
 
 #include "nvsim.h"
 
 struct nvsim_params nvsim = {
-	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .ctx_mib = 100,
+	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .ctx_mib = 100, .video = 1, .video_ctx_kib = 2048,
 	.fb_mib = { 15109 }, .fb_mib_count = 1,
 	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .hmm = 1, .channel_ids = 2048, .seed = 1, .fault_times = 1,
 	.rules = {
@@ -28,6 +28,8 @@ NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
 module_param_array_named(fb_mib, nvsim.fb_mib, int, &nvsim.fb_mib_count, 0444);
 MODULE_PARM_DESC(fb_mib, "framebuffer as RM reports it: without what the driver keeps for itself, MiB; a list: GPU by GPU, the last for the others");
 NVSIM_PARAM(ctx_mib, int, 0444, "context buffers of a graphics/compute TSG, MiB");
+NVSIM_PARAM(video, int, 0444, "1: the chip's video engines are there; 0: none is");
+NVSIM_PARAM(video_ctx_kib, int, 0644, "what the context of a video engine takes, KiB; on Turing nothing");
 NVSIM_RULE(timeslice_us, 0444, "default TSG timeslice");
 NVSIM_RULE(ctxsw_us, 0644, "cost of a switch between TSGs");
 NVSIM_RULE(copy_mbps, 0644, "COPY speed, bytes per microsecond");

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Backing pages, allocations, and GPU virtual address spaces. */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -199,7 +199,7 @@ void nvas_get(struct nvas *as)
 static void drop_map(struct nvmap *map)
 {
 	if (map->fb_bytes)
-		nvsim_fb_give(map->mem->gpu, map->fb_bytes);
+		nvsim_fb_give(map->fb_gpu, map->fb_bytes);
 	nvmem_put(map->mem);
 	if (map->dup)
 		nvdup_put(map->dup);
@@ -282,6 +282,7 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 		map->dma = NULL;
 		map->of = NULL;
 		map->fb_bytes = 0;
+		map->fb_gpu = NULL;
 	}
 	return map;
 }
@@ -321,7 +322,8 @@ int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, cons
 	map->dma = dma;
 	map->of = of;
 	map->fb_bytes = (u64)max(nvsim.tables_kib, 0) << 10;
-	if (map->fb_bytes && !nvsim_fb_take(of->mem->gpu, map->fb_bytes, &addr)) {
+	map->fb_gpu = as->gpu;
+	if (map->fb_bytes && !nvsim_fb_take(as->gpu, map->fb_bytes, &addr)) {
 		kfree(map);
 		return -ENOMEM;
 	}
@@ -385,6 +387,39 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len)
 	return 0;
 }
 
+/* Undo each mapping that @goes. The lock is not held while one is dropped. */
+static void unmap_those(struct nvas *as, bool (*goes)(const struct nvmap *map, const void *of), const void *of)
+{
+	struct nvmap *map, *found;
+	unsigned long flags;
+	struct rb_node *n;
+
+	do {
+		found = NULL;
+		raw_spin_lock_irqsave(&as->lock, flags);
+		for (n = rb_first(&as->root); n && !found; n = rb_next(n)) {
+			map = rb_entry(n, struct nvmap, node);
+			if (goes(map, of))
+				found = map;
+		}
+		if (found)
+			rb_erase(&found->node, &as->root);
+		raw_spin_unlock_irqrestore(&as->lock, flags);
+		if (found)
+			drop_map(found);
+	} while (found);
+}
+
+static bool is_uvms_of_gpu(const struct nvmap *map, const void *gpu)
+{
+	return map->dup && map->mem->loc == NVLOC_FB && map->mem->gpu == gpu;
+}
+
+void nvas_unmap_peer(struct nvas *as, const struct nvgpu *gpu)
+{
+	unmap_those(as, is_uvms_of_gpu, gpu);
+}
+
 /* The mapping through @dma that begins at @va; false if there is none. */
 bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma)
 {
@@ -403,26 +438,14 @@ bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma)
 	return found;
 }
 
+static bool is_by_object(const struct nvmap *map, const void *obj)
+{
+	return map->dma == obj || map->of == obj;
+}
+
 void nvas_forget(struct nvas *as, const struct nvobj *gone)
 {
-	struct nvmap *map, *found;
-	unsigned long flags;
-	struct rb_node *n;
-
-	do {
-		found = NULL;
-		raw_spin_lock_irqsave(&as->lock, flags);
-		for (n = rb_first(&as->root); n && !found; n = rb_next(n)) {
-			map = rb_entry(n, struct nvmap, node);
-			if (map->dma == gone || map->of == gone)
-				found = map;
-		}
-		if (found)
-			rb_erase(&found->node, &as->root);
-		raw_spin_unlock_irqrestore(&as->lock, flags);
-		if (found)
-			drop_map(found);
-	} while (found);
+	unmap_those(as, is_by_object, gone);
 }
 
 /* A word is read and written whole: a poller must not see a half. */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* CPU mappings of the nvidia nodes, as kernel-open/nvidia/nv-mmap.c does them: one validated context per file. */
 #include <linux/module.h>
 

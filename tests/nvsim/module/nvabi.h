@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The numbers and layouts of NVIDIA's driver that nvsim implements: those of 580.105.08; a
  * different one of an older branch is named _v1 or has the branch in its name. The tables of calls
@@ -57,6 +57,7 @@ typedef u32 NV_STATUS;
 #define NV_ERR_NOT_SUPPORTED 0x56
 #define NV_ERR_OPERATING_SYSTEM 0x59
 #define NV_ERR_OBJECT_NOT_FOUND 0x57
+#define NV_ERR_OTHER_DEVICE_FOUND 0x5a
 #define NV_ERR_OUT_OF_RANGE 0x5b
 #define NV_ERR_PAGE_TABLE_NOT_AVAIL 0x5d
 #define NV_ERR_STATE_IN_USE 0x63
@@ -472,6 +473,7 @@ struct nv_debugger_params {
 #define NV2081_BINAPI 0x2081
 #define GT200_DEBUGGER 0x83de
 #define MPS_COMPUTE 0x900e
+#define NV50_P2P 0x503b
 
 /* nv2080 engine types: class/cl2080_notification.h */
 /* class/cl2080_notification.h; nvos.h: bits 31:26 of an event's index are flags */
@@ -481,6 +483,15 @@ struct nv_debugger_params {
 
 #define NV2080_ENGINE_GR0 1
 #define NV2080_ENGINE_COPY0 9
+#define NV2080_ENGINE_NVDEC0 0x13
+#define NV2080_ENGINE_NVENC0 0x1b
+#define NV2080_ENGINE_NVJPEG0 0x2b
+#define NV2080_ENGINE_OFA0 0x33
+
+/* nvos.h: NV_BSP_ALLOCATION_PARAMETERS and those of the others; OFA's without an instance before 545 */
+struct nv_video_params {
+	u32 size, exclusive, instance;
+};
 
 /* USERD and usermode page: class/clc36f.h, class/clc361.h */
 #define NV_USERD_SIZE 512

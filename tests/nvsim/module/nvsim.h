@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * nvsim's own types. Lock order, outermost first:
  *   mmap_lock -> uvm_vas.lock -> nvsim_api_lock -> nvgpu.lock -> engine.lock -> nvas.lock
@@ -26,7 +26,9 @@
 #include "nvabi.h"
 
 #define NVSIM_MAX_GPUS 16
-#define NVSIM_ENGINES 4		/* GR0, COPY0 to COPY2 */
+#define NVSIM_COPIES 3		/* COPY0 to COPY2 */
+#define NVSIM_VIDEOS 4		/* NVDEC0, NVENC0, NVJPEG0, OFA0, of which a chip may lack some */
+#define NVSIM_ENGINES (1 + NVSIM_COPIES + NVSIM_VIDEOS)	/* GR0 is the first */
 #define NVSIM_GRCES 2		/* COPY3 and COPY4: on GR0's runlist */
 #define NVSIM_PAGES_PER_CHUNK 512
 
@@ -94,12 +96,13 @@ struct nvmap {
 	struct nvmem *mem;
 	struct nvdup *dup;		/* UVM's reference, shared by the parts of a split; NULL for RM's maps */
 	const struct nvobj *dma, *of;	/* MAP_MEMORY_DMA: goes with either of them; compared only */
-	u64 fb_bytes;			/* and of its page tables */
+	u64 fb_bytes;			/* of its page tables, on the GPU of the address space */
+	struct nvgpu *fb_gpu;
 };
 
 enum nvtype {
 	NVT_CLIENT, NVT_DEVICE, NVT_SUBDEVICE, NVT_VASPACE, NVT_MEMORY, NVT_VIRTUAL, NVT_TSG, NVT_CTXSHARE, NVT_CHANNEL,
-	NVT_ENGOBJ, NVT_EVENT, NVT_BINAPI, NVT_DEBUGGER, NVT_MPS,
+	NVT_ENGOBJ, NVT_EVENT, NVT_BINAPI, NVT_DEBUGGER, NVT_MPS, NVT_PEERS, NVT_VIDEO,
 };
 
 #define NVT_BIT(t) (1u << (t))
@@ -131,6 +134,8 @@ struct nvobj {
 		struct nvas *as;
 		struct nvtsg *tsg;
 		struct nvchan *chan;
+		struct nvpeers *peers;
+		u64 video_bytes;	/* NVT_VIDEO: of the framebuffer, the engine's context */
 		struct {
 			u32 event_fd, event_index;
 			struct list_head listen;	/* nvgpu.listeners: nvsim_event_lock */
@@ -237,7 +242,6 @@ struct nvgpu {
 	u8 *rusd_page;
 	struct engine_card card;
 	struct engine eng[NVSIM_ENGINES];
-	u32 *runlist[NVSIM_ENGINES];	/* registers of each one's runlist, of Ampere and later */
 	struct work_struct rc_work;
 	struct work_struct intr_work;
 	unsigned long intr;		/* a bit for each engine that raised an interrupt: atomic */
@@ -320,7 +324,7 @@ struct nvsim_params {
 	char *version, *name, *arch;
 	int fb_mib[NVSIM_MAX_GPUS];	/* of each GPU; those beyond the count have the last one's */
 	unsigned int fb_mib_count;
-	int gpus, ctx_mib;
+	int gpus, ctx_mib, video, video_ctx_kib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
 	int ctx_ms, close_ms, missing_ms, tables_kib, channel_ids, trace;
 	int fault_nth, fault_times, fault_kind, gone, asleep;
@@ -375,6 +379,8 @@ u32 nvsim_chip_classes(u32 *list, u32 max);
 u32 nvsim_chip_tpcs(void);
 u32 nvsim_chip_gpc_tpcs(u32 gpc);
 u32 nvsim_chip_gr_info(u32 index);
+u32 nvsim_video_engine(u32 cls);	/* NV2080_ENGINE_TYPE_* of a class of the chip; 0: none */
+bool nvsim_has_video(u32 engine);
 
 /* main.c */
 extern struct nvsim_params nvsim;
@@ -503,6 +509,7 @@ extern const struct nvctl_entry nvsim_ctrl_gpu[];
 extern const struct nvctl_entry nvsim_ctrl_info[];
 extern const struct nvctl_entry nvsim_ctrl_gr[];
 extern const struct nvctl_entry nvsim_ctrl_bus[];
+extern const struct nvctl_entry nvsim_ctrl_peers[];
 extern const struct nvctl_entry nvsim_ctrl_smi[];
 extern const struct nvctl_entry nvsim_ctrl_clock[];
 extern const struct nvctl_entry nvsim_ctrl_sched[];
@@ -516,6 +523,14 @@ void nvsim_tsg_put(struct nvtsg *tsg);
 NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p);
 void nvsim_chan_destroy(struct nvchan *chan);
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy);
+NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p);
+void nvsim_video_destroy(struct nvobj *o);
+
+/* The size that NVOS64 gives and the parameters' first word repeats. */
+static inline u32 nvsim_video_params_size(u32 cls)
+{
+	return (cls & 0xff) == 0xfa && nvsim_branch < 545 ? 8 : sizeof(struct nv_video_params);
+}
 
 /* ctx.c */
 NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out);
@@ -559,6 +574,8 @@ void nvas_get(struct nvas *as);
 void nvas_put(struct nvas *as);
 int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup);
 int nvas_unmap(struct nvas *as, u64 va, u64 len);
+/* What UVM mapped of @gpu's memory. */
+void nvas_unmap_peer(struct nvas *as, const struct nvgpu *gpu);
 /* MAP_MEMORY_DMA of @of's memory through @dma; nvas_forget() undoes those of either. */
 int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off);
 bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma);
@@ -599,6 +616,7 @@ struct uvm_ext {
 	struct nvmem *managed;		/* backing of a managed range */
 	struct nvmem *pool;		/* backing of a semaphore pool; an external range has neither */
 	bool pool_mapped;		/* by a CPU */
+	bool reflected;			/* a page of the SMs' own (UVM_MAP_DYNAMIC_PARALLELISM_REGION): no memory */
 	u64 off, fb_bytes;		/* managed: in the backing; taken from its GPU's framebuffer */
 };
 
@@ -614,11 +632,22 @@ struct uvm_vas {
 	struct file *file;		/* its own file: no reference */
 	struct list_head gpus, ranges, groups;
 	u64 last_group;
+	u16 peers[NVSIM_MAX_GPUS];	/* by index: bits of the GPUs with which it has peer access */
 };
 
 NV_STATUS uvm_va_space_create(struct address_space *mapping, struct uvm_vas **space, u64 flags);
 NV_STATUS uvm_va_space_register_gpu(struct uvm_vas *v, const u8 *uuid, const void *rm_device, NvBool *numa, s32 *node,
 				    u8 *uuid_out);
+/* rm_peers.c */
+NV_STATUS nvsim_peers_get(struct nvgpu *a, struct nvgpu *b);
+void nvsim_peers_put(struct nvgpu *a, struct nvgpu *b);
+NV_STATUS nvsim_peers_create(struct nvobj *o, const u32 *params);
+void nvsim_peers_destroy(struct nvpeers *peers);
+/* uvm_peers.c */
+bool uvm_peers_enabled(const struct uvm_vas *v, const struct nvgpu *a, const struct nvgpu *b);
+void uvm_do_enable_peers(struct uvm_vas *v, void *arg);
+void uvm_do_disable_peers(struct uvm_vas *v, void *arg);
+void uvm_peers_drop(struct uvm_vas *v, struct uvm_gpu *g);
 /* dmabuf.c */
 NV_STATUS nv_dma_buf_export(nv_state_t *nv, struct nv_export_dmabuf *p);
 
@@ -629,6 +658,7 @@ struct uvm_ext *uvm_range_find(struct uvm_vas *v, u64 base, u64 len);
 struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len);
 void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x);
 NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len);
+NV_STATUS uvm_range_reflect(struct uvm_vas *v, const struct uvm_map_dyn *p);
 bool uvm_bad_range(u64 base, u64 len);
 bool uvm_range_overlaps(struct uvm_vas *v, u64 base, u64 len);
 NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base, u64 len);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The functions of nvidia.ko that other modules use by name: the one export, and global functions
  * between the Linux layer and the resource manager. Kept in a file of their own, so that the

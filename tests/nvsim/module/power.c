@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Suspend by /proc/driver/nvidia/suspend, as nv.c and nv-procfs.c have it: until "resume" is written, calls of
  * processes wait. The simulated GPU itself goes on; a kernel client that calls meanwhile is counted.

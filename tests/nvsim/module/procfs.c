@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* /proc/driver/nvidia as the driver writes it, and /proc/driver/nvsim for the tests. */
 #include <linux/ktime.h>
 #include <linux/pid.h>

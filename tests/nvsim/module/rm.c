@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The resource manager: clients, the object tree, and the escapes that reach it. */
 #include <linux/capability.h>
 #include <linux/cred.h>

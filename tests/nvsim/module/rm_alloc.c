@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* RM_ALLOC: one row per class, and the constructors and destructors behind the rows. */
 #include <linux/delay.h>
 #include <linux/slab.h>
@@ -211,6 +211,11 @@ static NV_STATUS ctor_copy(const struct nvsec *sec, struct nvobj *o, void *param
 	return nvsim_engobj_create(o, true);
 }
 
+static NV_STATUS ctor_video(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_video_create(o, params);
+}
+
 static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_event_params *p = params;
@@ -227,6 +232,11 @@ static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *para
 static NV_STATUS ctor_plain(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	return NV_OK;
+}
+
+static NV_STATUS ctor_peers(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_peers_create(o, params);
 }
 
 /* A session on a compute object: of the caller's own client, or shared with it (kernel_sm_debugger_session.c). */
@@ -285,6 +295,8 @@ static const struct nvclass classes[] = {
 	{ NV2081_BINAPI, NVT_BINAPI, NVT_BIT(NVT_SUBDEVICE), 4, true, ctor_plain },
 	{ GT200_DEBUGGER, NVT_DEBUGGER, NVT_BIT(NVT_DEVICE), sizeof(struct nv_debugger_params), false, ctor_debugger },
 	{ MPS_COMPUTE, NVT_MPS, NVT_BIT(NVT_CLIENT), 0, true, ctor_plain },
+	{ NV50_P2P, NVT_PEERS, NVT_BIT(NVT_CLIENT), 72, false, ctor_peers, .before = 590 },
+	{ NV50_P2P, NVT_PEERS, NVT_BIT(NVT_CLIENT), 88, false, ctor_peers, .since = 590 },
 };
 
 static u32 channel_params_size(void)
@@ -308,6 +320,8 @@ static bool arch_class(u32 cls, struct nvclass *k)
 		*k = (struct nvclass) { cls, NVT_ENGOBJ, NVT_BIT(NVT_CHANNEL), 0, true, ctor_compute };
 	else if (cls == c->copy)
 		*k = (struct nvclass) { cls, NVT_ENGOBJ, NVT_BIT(NVT_CHANNEL), 0, true, ctor_copy };
+	else if (nvsim_video_engine(cls))
+		*k = (struct nvclass) { cls, NVT_VIDEO, NVT_BIT(NVT_CHANNEL), nvsim_video_params_size(cls), true, ctor_video };
 	else
 		return false;
 	return true;
@@ -488,6 +502,12 @@ void nvsim_obj_destroy(struct nvobj *o)
 		break;
 	case NVT_EVENT:
 		nvsim_event_destroy(o);
+		break;
+	case NVT_PEERS:
+		nvsim_peers_destroy(o->peers);
+		break;
+	case NVT_VIDEO:
+		nvsim_video_destroy(o);
 		break;
 	case NVT_SUBDEVICE:
 	case NVT_ENGOBJ:

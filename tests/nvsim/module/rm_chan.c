@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Channel groups, channels, and the engine objects on them. */
 #include <linux/pid.h>
 #include <linux/sizes.h>
@@ -14,14 +14,14 @@ static atomic_t next_token = ATOMIC_INIT(1);
 /* The copy engines behind those with a timeline of their own belong to graphics. */
 static struct engine *engine_of(struct nvgpu *gpu, u32 type)
 {
-	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_ENGINES - 1;
+	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_COPIES;
 	int i;
 
 	if (type >= first_grce && type < first_grce + NVSIM_GRCES)
 		type = NV2080_ENGINE_GR0;
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		if (gpu->eng[i].type == type)
-			return &gpu->eng[i];
+			return i <= NVSIM_COPIES || nvsim_has_video(type) ? &gpu->eng[i] : NULL;
 	return NULL;
 }
 
@@ -254,6 +254,32 @@ NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 
 	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_GR0)
 		return NV_ERR_INVALID_CLASS;
-	engine_set_object(&c->run, o->cls, copy);
+	engine_set_object(&c->run, o->cls, copy ? ENGINE_OBJECT_COPY : ENGINE_OBJECT_COMPUTE);
 	return NV_OK;
+}
+
+/* An object of a video engine, and the engine's context with it (kflcnAllocContext() of kernel_falcon.c). On Turing
+ * that comes from memory that the driver reserved, as a graphics context does. RM takes the object's engine from its
+ * parameters and refuses it if the channel is on another runlist (channel_descendant.c).
+ */
+NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p)
+{
+	struct nvchan *c = o->parent->chan;
+	u64 bytes = nvctx_is_turing() ? 0 : (u64)nvsim.video_ctx_kib * SZ_1K, addr;
+
+	if ((p->size && p->size != nvsim_video_params_size(o->cls)) || p->instance)
+		return NV_ERR_INVALID_CLASS;
+	if (c->run.tsg->eng->type != nvsim_video_engine(o->cls))
+		return NV_ERR_INVALID_ARGUMENT;
+	if (bytes && !nvsim_fb_take(o->gpu, bytes, &addr))
+		return NV_ERR_NO_MEMORY;
+	o->video_bytes = bytes;
+	engine_set_object(&c->run, o->cls, ENGINE_OBJECT_VIDEO);
+	return NV_OK;
+}
+
+void nvsim_video_destroy(struct nvobj *o)
+{
+	if (o->video_bytes)
+		nvsim_fb_give(o->gpu, o->video_bytes);
 }

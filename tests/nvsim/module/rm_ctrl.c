@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* RM_CONTROL: look-up of the row, and the rights of the caller. */
 #include <linux/capability.h>
 #include <linux/sizes.h>
@@ -11,7 +11,7 @@
 static const struct nvctl_entry *find_entry(u32 cmd)
 {
 	static const struct nvctl_entry *const tables[] = {
-		nvsim_ctrl_client, nvsim_ctrl_gpu, nvsim_ctrl_info, nvsim_ctrl_gr, nvsim_ctrl_bus,
+		nvsim_ctrl_client, nvsim_ctrl_gpu, nvsim_ctrl_info, nvsim_ctrl_gr, nvsim_ctrl_bus, nvsim_ctrl_peers,
 		nvsim_ctrl_smi, nvsim_ctrl_clock, nvsim_ctrl_sched, nvsim_ctrl_export,
 	};
 	const struct nvctl_entry *e;

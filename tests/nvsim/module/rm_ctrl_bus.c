@@ -1,10 +1,9 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls about the card around the engines: bus, links, memory's health, firmware, and the firmware's own controls. */
 #include "nvsim.h"
 
 #define BUS_INFO_MAX 52
 #define LANES 16
-#define P2P_GROUP_MAX 8
 
 /* NV2080_CTRL_BUS_INFO_INDEX_* and the values of _TYPE and _GPU_INTERFACE_TYPE */
 #define BUS_TYPE 0x00
@@ -93,20 +92,6 @@ static NV_STATUS ctl_pci_bars(struct nvctl *c)
 	return NV_OK;
 }
 
-/* {grpACount, grpBCount, gpuIdGrpA[8], gpuIdGrpB[8], matrices}: nothing reaches anything */
-static NV_STATUS ctl_p2p_matrix(struct nvctl *c)
-{
-	u32 *p = c->params, i;
-
-	if (!p[0] || p[0] > P2P_GROUP_MAX || p[1] > P2P_GROUP_MAX)
-		return NV_ERR_INVALID_ARGUMENT;
-	for (i = 0; i < p[0]; i++)
-		if (!nvsim_gpu_by_id(p[2 + i]))
-			return NV_ERR_INVALID_ARGUMENT;
-	memset(p + 2 + 2 * P2P_GROUP_MAX, 0, c->size - 8 - 8 * P2P_GROUP_MAX);
-	return NV_OK;
-}
-
 /* A mask of one: the highest performance */
 static NV_STATUS ctl_pstate(struct nvctl *c)
 {
@@ -127,13 +112,12 @@ static NV_STATUS ctl_watchdog(struct nvctl *c)
 #define BINAPI NVT_BIT(NVT_BINAPI)
 
 /*
- * ctrl0000system.h, ctrl0000syncgpuboost.h, ctrl0080fb.h, ctrl0080host.h, ctrl0080perf.h,
+ * ctrl0000syncgpuboost.h, ctrl0080fb.h, ctrl0080host.h, ctrl0080perf.h,
  * ctrl2080bus.h, ctrl2080fb.h, ctrl2080gpu.h, ctrl2080gsp.h, ctrl2080nvlink.h, ctrl2080perf.h,
  * ctrl2080rc.h. Those with bit 15 of the number are the firmware's and in no public header: numbers
  * and sizes as in libcuda's calls on each branch.
  */
 const struct nvctl_entry nvsim_ctrl_bus[] = {
-	{ 0x13a, 1352, CLIENT, 0, ctl_p2p_matrix },
 	{ 0xa04, 2244, CLIENT, 0, zero },
 	{ 0x801307, 3, DEV, 0, zero },
 	{ 0x801402, 3, DEV, 0, zero },

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Clocks: the answers are those of the simulated GSP (gsp: ../../simgpu/gsp). */
 #include "gsp/clocks.h"
 #include "nvsim.h"

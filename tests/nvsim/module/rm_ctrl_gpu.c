@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls of devices, subdevices and memory: queries of tools and allocators. */
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -125,31 +125,37 @@ static NV_STATUS ctl_gpu_info_v2(struct nvctl *c)
 	return NV_OK;
 }
 
-#define ENGINES (NVSIM_ENGINES + NVSIM_GRCES)
+#define COPIES (NVSIM_COPIES + NVSIM_GRCES)
 
-static u32 engine_type(u32 i)
+/* The engines of the chip; returns how many there are. */
+static u32 engine_types(const struct nvgpu *gpu, u32 types[NVSIM_ENGINES + NVSIM_GRCES])
 {
-	return i ? NV2080_ENGINE_COPY0 + i - 1 : NV2080_ENGINE_GR0;
+	u32 n = 0, i;
+
+	types[n++] = NV2080_ENGINE_GR0;
+	for (i = 0; i < COPIES; i++)
+		types[n++] = NV2080_ENGINE_COPY0 + i;
+	for (i = 1 + NVSIM_COPIES; i < NVSIM_ENGINES; i++)
+		if (nvsim_has_video(gpu->eng[i].type))
+			types[n++] = gpu->eng[i].type;
+	return n;
 }
 
 static NV_STATUS ctl_engines_v2(struct nvctl *c)
 {
-	u32 *p = c->params, i;
+	u32 *p = c->params;
 
-	p[0] = ENGINES;
-	for (i = 0; i < ENGINES; i++)
-		p[1 + i] = engine_type(i);
+	p[0] = engine_types(c->obj->gpu, p + 1);
 	return NV_OK;
 }
 
 static NV_STATUS ctl_engines(struct nvctl *c)
 {
-	u32 *list = c->list, i;
+	u32 types[NVSIM_ENGINES + NVSIM_GRCES], n = engine_types(c->obj->gpu, types);
 
-	c->count = min_t(u32, c->count, ENGINES);
-	for (i = 0; i < c->count; i++)
-		list[i] = engine_type(i);
-	*(u32 *)c->params = ENGINES;
+	c->count = min(c->count, n);
+	memcpy(c->list, types, c->count * sizeof(*types));
+	*(u32 *)c->params = n;
 	return NV_OK;
 }
 
@@ -443,6 +449,16 @@ static NV_STATUS ctl_page_size(struct nvctl *c)
 	return NV_OK;
 }
 
+/* kfifoGetDeviceCaps() of kernel_fifo.c: push buffers in either memory, several address spaces in a group */
+static NV_STATUS ctl_fifo_caps(struct nvctl *c)
+{
+	u8 *caps = c->params;
+
+	caps[0] = 0x06;
+	caps[1] = 0x20;
+	return NV_OK;
+}
+
 #define DEV NVT_BIT(NVT_DEVICE)
 #define SUB NVT_BIT(NVT_SUBDEVICE)
 #define MEM NVT_BIT(NVT_MEMORY)
@@ -456,6 +472,7 @@ const struct nvctl_entry nvsim_ctrl_gpu[] = {
 	{ 0x800292, 404, DEV, 0, ctl_classlist_v2, .since = 555, .before = 580 },
 	{ 0x800292, 804, DEV, 0, ctl_classlist_v2, .since = 580 },
 	{ 0x80170d, 24, DEV, 0, ctl_channellist },
+	{ 0x801713, 2, DEV, 0, ctl_fifo_caps },
 	{ 0x20800102, 516, SUB, 0, ctl_gpu_info_v2, .before = 550 },
 	{ 0x20800102, 524, SUB, 0, ctl_gpu_info_v2, .since = 550, .before = 580 },
 	{ 0x20800102, 564, SUB, 0, ctl_gpu_info_v2, .since = 580 },

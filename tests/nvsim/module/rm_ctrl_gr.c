@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Controls of the graphics and copy engines: their shape, their capabilities, and the knobs of a context. */
 #include "nvsim.h"
 
 #define FS_QUERIES_MAX 96
 #define FS_QUERY_SIZE 20
-#define COPY_ENGINES (NVSIM_ENGINES - 1 + NVSIM_GRCES)
+#define COPY_ENGINES (NVSIM_COPIES + NVSIM_GRCES)
 #define SM_PER_TPC 2
 
 /* NV2080_CTRL_CE_CAPS_*, first byte */
@@ -165,7 +165,7 @@ static NV_STATUS ctl_ce_caps(struct nvctl *c)
 	memset(p, 0, c->size);
 	for (i = 0; i < COPY_ENGINES; i++) {
 		p[2 * i] = CE_SYSMEM_READ | CE_SYSMEM_WRITE | CE_SYSMEM | CE_BL_ABOVE_64K;
-		if (i >= NVSIM_ENGINES - 1)
+		if (i >= NVSIM_COPIES)
 			p[2 * i] |= CE_GRCE | CE_SHARED;
 		p[2 * i + 1] = CE_PIPELINED_BL;
 	}
@@ -177,13 +177,20 @@ static NV_STATUS ctl_ce_caps(struct nvctl *c)
 static NV_STATUS ctl_class_engine(struct nvctl *c)
 {
 	u32 *p = c->params;
-	struct nvobj *o = nvsim_obj_find_type(c->client, p[0], NVT_BIT(NVT_ENGOBJ));
+	struct nvobj *o = nvsim_obj_find_type(c->client, p[0], NVT_BIT(NVT_ENGOBJ) | NVT_BIT(NVT_VIDEO));
 
 	if (!o || o->parent != c->obj)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	p[1] = o->cls;
 	p[2] = o->cls;
 	p[3] = c->obj->chan->run.tsg->eng->type;
+	return NV_OK;
+}
+
+/* Of a decoder and a JPEG decoder {capsTbl u8[], instance}: none, as no public source says which a chip has. */
+static NV_STATUS ctl_video_caps(struct nvctl *c)
+{
+	memset(c->params, 0, c->size - 4);
 	return NV_OK;
 }
 
@@ -195,6 +202,9 @@ static NV_STATUS ctl_class_engine(struct nvctl *c)
 /* ctrl0080gr.h, ctrl2080gr.h, ctrl2080grmgr.h, ctrl2080ce.h, ctrl906f.h, ctrlc36f.h, ctrl83dedebug.h */
 const struct nvctl_entry nvsim_ctrl_gr[] = {
 	{ 0x801108, 32, DEV, 0, ok },		/* TPC partition mode: MPS */
+	{ 0x801109, 48, DEV, 0, ctl_caps },
+	{ 0x801c02, 12, DEV, 0, ctl_video_caps },	/* BSP: NVDEC */
+	{ 0x801f02, 16, DEV, 0, ctl_video_caps },	/* NVJPG */
 	{ 0x20801201, 32, SUB, 0, ctl_info },
 	{ 0x20801218, 16, SUB, 0, ctl_ctx_size },
 	{ 0x2080121b, 6168, SUB, 0, ctl_sm_order, .before = 580 },

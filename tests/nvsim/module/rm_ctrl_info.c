@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Small queries of CUDA and NVML: a card without MIG, fabric, virtualisation or restrictions. Each
  * answer is the public driver's (580.105.08) for such a card.

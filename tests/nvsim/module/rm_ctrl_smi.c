@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Further queries of nvidia-smi: the firmware's own controls, which are in no public header.
  * Layouts as observed of NVML 550.163.01; the values are constants, without a sensor.

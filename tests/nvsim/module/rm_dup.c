@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Second handles of objects, and the share policies that allow them to other clients. */
 #include <linux/slab.h>
 
@@ -62,7 +62,8 @@ static NV_STATUS dup_obj(struct nvclient *c, struct nvobj *parent, u32 *handle, 
 		return NV_ERR_INVALID_ARGUMENT;
 	if (src->type == NVT_TSG && parent->type != NVT_DEVICE)
 		return NV_ERR_INVALID_OBJECT_PARENT;
-	if (nvsim_obj_device(parent) && src->gpu && parent->gpu != src->gpu)
+	/* Memory may be another GPU's (tests/rm/test_other_gpu.py): the handle is then the new device's. */
+	if (src->type != NVT_MEMORY && nvsim_obj_device(parent) && src->gpu && parent->gpu != src->gpu)
 		return NV_ERR_INVALID_DEVICE;
 	o = kzalloc(sizeof(*o), GFP_KERNEL);
 	if (!o)
@@ -71,7 +72,7 @@ static NV_STATUS dup_obj(struct nvclient *c, struct nvobj *parent, u32 *handle, 
 	INIT_LIST_HEAD(&o->dependants);
 	o->cls = src->cls;
 	o->type = src->type;
-	o->gpu = src->gpu;
+	o->gpu = nvsim_obj_device(parent) ? parent->gpu : src->gpu;
 	st = nvsim_obj_add(c, parent, o, handle);
 	if (st != NV_OK) {
 		kfree(o);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Export of objects on control files and import from them (the kernel half of CUDA IPC): controls 0x3d05 to 0x3d0c. */
 #include <linux/slab.h>
 

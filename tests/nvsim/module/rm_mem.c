@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Memory: the ways to allocate it, and the ways to map it. */
 #include <linux/sched.h>
 #include <linux/sizes.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The controls that schedule channel groups and channels: each a call to the GPU's firmware. */
 #include <linux/delay.h>
 #include <linux/ktime.h>

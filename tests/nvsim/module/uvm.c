@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* /dev/nvidia-uvm: GPU address spaces, as in kernel-open/nvidia-uvm/uvm.c. */
 #include <linux/cdev.h>
 #include <linux/file.h>
@@ -53,6 +53,7 @@ static int uvm_open(struct inode *inode, struct file *file)
 
 static void gpu_drop(struct uvm_vas *v, struct uvm_gpu *g)
 {
+	uvm_peers_drop(v, g);
 	uvm_gpu_drop_as(v, g);
 	list_del(&g->link);
 	kfree(g);
@@ -211,12 +212,14 @@ static void do_register_vas(struct uvm_vas *v, void *arg)
 	struct uvm_ext *x;
 	struct uvm_gpu *g;
 
-	p->status = nvUvmInterfaceDupAddressSpace(NULL, p->hClient, p->hVaSpace, &as, NULL);
-	if (p->status != NV_OK)
-		return;
 	mutex_lock(&v->lock);
 	g = uvm_gpu_find(v, p->uuid);
-	if (!g || as->gpu != g->gpu) {
+	p->status = g ? nvUvmInterfaceDupAddressSpace(g->gpu, p->hClient, p->hVaSpace, &as, NULL) : NV_ERR_INVALID_DEVICE;
+	if (p->status != NV_OK) {
+		mutex_unlock(&v->lock);
+		return;
+	}
+	if (as->gpu != g->gpu) {
 		p->status = NV_ERR_INVALID_DEVICE;
 	} else if (!has_mm(v)) {
 		p->status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
@@ -276,15 +279,6 @@ static void do_unregister_channel(struct uvm_vas *v, void *arg)
 
 	mutex_lock(&v->lock);
 	p->status = uvm_chan_unregister(v, p->hClient, p->hChannel);
-	mutex_unlock(&v->lock);
-}
-
-static void do_peer(struct uvm_vas *v, void *arg)
-{
-	struct uvm_peer *p = arg;
-
-	mutex_lock(&v->lock);
-	p->status = uvm_gpu_find(v, p->a) && uvm_gpu_find(v, p->b) ? NV_OK : NV_ERR_INVALID_DEVICE;
 	mutex_unlock(&v->lock);
 }
 
@@ -371,10 +365,11 @@ static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 	p->status = NV_OK;
 }
 
-/* Not needed for anything here: the page is not there. */
 static void do_map_dyn(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_map_dyn *)arg)->status = NV_OK;
+	struct uvm_map_dyn *p = arg;
+
+	p->status = uvm_range_reflect(v, p);
 }
 
 /* Preferred location and migration of a managed range's pages: they do not move here. */
@@ -437,8 +432,8 @@ static const struct uvm_call {
 	{ UVM_REGISTER_CHANNEL, sizeof(struct uvm_reg_chan), false, do_register_channel },
 	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan), false, do_unregister_channel, .before = 590 },
 	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan_v2), false, do_unregister_channel_v2, .since = 590 },
-	{ UVM_ENABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
-	{ UVM_DISABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
+	{ UVM_ENABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, uvm_do_enable_peers },
+	{ UVM_DISABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, uvm_do_disable_peers },
 	{ UVM_CREATE_EXTERNAL_RANGE, sizeof(struct uvm_range), false, do_create_range },
 	{ UVM_MAP_EXTERNAL_ALLOCATION, sizeof(struct uvm_map_ext_v1), false, uvm_do_map_external_v1, .before = 550 },
 	{ UVM_MAP_EXTERNAL_ALLOCATION, sizeof(struct uvm_map_ext), false, do_map_external, .since = 550 },

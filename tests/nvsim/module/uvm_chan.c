@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Channels registered with UVM, which holds a channel's context through two functions of nvidia.ko,
  * also after its owner frees it.
@@ -47,7 +47,6 @@ static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
 	info->channelEngineType = ch->run.tsg->eng->type == NV2080_ENGINE_GR0 ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
 	info->clearFaultedToken = ch->token;
 	info->pChramChannelRegister = (uintptr_t)nvctx_chram(ch->ctx);
-	info->pRunlistPRIBaseRegister = (uintptr_t)ch->ctx->gpu->runlist[ch->run.tsg->eng->index];
 }
 
 noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* How UVM holds memory of an RM client: through two functions of nvidia.ko, by a handle in a kernel client. */
 #include <linux/idr.h>
 #include <linux/module.h>
@@ -60,6 +60,8 @@ noinline NV_STATUS nvUvmInterfaceDupAddressSpace(void *device, u32 hClient, u32 
 		st = NV_ERR_INSUFFICIENT_PERMISSIONS;
 	} else if (!o) {
 		st = NV_ERR_OBJECT_NOT_FOUND;
+	} else if (o->as->gpu != device) {
+		st = NV_ERR_OTHER_DEVICE_FOUND;
 	} else {
 		*as = o->as;
 		nvas_get(o->as);

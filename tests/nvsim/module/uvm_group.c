@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Range groups define which ranges migrate together (uvm_range_group.c). Nothing migrates here:
  * only the number is kept.

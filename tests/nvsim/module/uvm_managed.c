@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Managed ranges, made by mmap(): one for each mapping, split as mappings are (uvm_vm_open_managed of uvm.c). */
 #include <linux/delay.h>
 #include <linux/mm.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Semaphore pools: made by an ioctl, mapped for the CPU by the mmap() that follows it (uvm_va_range.c, uvm_mmap()). */
 #include <linux/mm.h>
 #include <linux/slab.h>

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Ranges of a UVM VA space; the managed ones are made in uvm_managed.c. */
 #include <linux/mm.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 
 #include "nvsim.h"
@@ -58,6 +59,32 @@ NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len)
 	return x ? NV_OK : NV_ERR_UVM_ADDRESS_IN_USE;
 }
 
+/* uvm_map_sked_reflected_range(): one page of the GPU's, which outlives the GPU's VA space. Nothing is behind it here. */
+NV_STATUS uvm_range_reflect(struct uvm_vas *v, const struct uvm_map_dyn *p)
+{
+	NV_STATUS st = NV_OK;
+	struct uvm_ext *x;
+	struct uvm_gpu *g;
+
+	if (uvm_bad_range(p->base, p->length))
+		return NV_ERR_INVALID_ADDRESS;
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	if (!g || !g->as) {
+		st = NV_ERR_INVALID_DEVICE;
+	} else if ((p->length != SZ_4K && p->length != SZ_64K && p->length != SZ_2M) || p->base & (p->length - 1)) {
+		st = NV_ERR_INVALID_ADDRESS;
+	} else {
+		x = uvm_range_add(v, p->base, p->length);
+		if (x)
+			x->reflected = true;
+		else
+			st = NV_ERR_UVM_ADDRESS_IN_USE;
+	}
+	mutex_unlock(&v->lock);
+	return st;
+}
+
 static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
 {
 	struct uvm_gpu *g;
@@ -71,6 +98,12 @@ static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
 struct nvmem *uvm_range_backing(const struct uvm_ext *x)
 {
 	return x->managed ?: x->pool;
+}
+
+/* False for NULL. */
+static bool is_external(const struct uvm_ext *x)
+{
+	return x && !uvm_range_backing(x) && !x->reflected;
 }
 
 void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x)
@@ -129,7 +162,7 @@ void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
 	g->as = NULL;
 }
 
-static NV_STATUS map_gpu(struct uvm_gpu *g, const struct uvm_map_ext *p)
+static NV_STATUS map_gpu(struct uvm_vas *v, struct uvm_gpu *g, const struct uvm_map_ext *p)
 {
 	struct nvdup *dup;
 	struct nvmem *mem;
@@ -147,8 +180,8 @@ static NV_STATUS map_gpu(struct uvm_gpu *g, const struct uvm_map_ext *p)
 	mem = dup->mem;
 	if (p->length > mem->size || p->offset > mem->size - p->length)
 		st = NV_ERR_INVALID_LIMIT;
-	else if (mem->loc == NVLOC_FB && mem->gpu != g->gpu)
-		st = NV_ERR_NOT_SUPPORTED;
+	else if (mem->loc == NVLOC_FB && mem->gpu != g->gpu && !uvm_peers_enabled(v, mem->gpu, g->gpu))
+		st = NV_ERR_INVALID_DEVICE;
 	else if (nvas_map(g->as, p->base, p->length, mem, p->offset, dup))
 		st = NV_ERR_NO_MEMORY;
 	if (st != NV_OK)
@@ -169,7 +202,7 @@ static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p)
 			return NV_ERR_INVALID_DEVICE;
 	}
 	for (i = 0; st == NV_OK && i < p->count; i++)
-		st = map_gpu(uvm_gpu_find(v, p->attr[i].uuid), p);
+		st = map_gpu(v, uvm_gpu_find(v, p->attr[i].uuid), p);
 	return st;
 }
 
@@ -184,7 +217,7 @@ NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p)
 		return NV_ERR_INVALID_ARGUMENT;
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
-	st = x && !uvm_range_backing(x) ? map_gpus(v, p) : NV_ERR_INVALID_ADDRESS;
+	st = is_external(x) ? map_gpus(v, p) : NV_ERR_INVALID_ADDRESS;
 	mutex_unlock(&v->lock);
 	return st;
 }
@@ -221,7 +254,7 @@ NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p)
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
 	g = uvm_gpu_find(v, p->uuid);
-	if (!x || uvm_range_backing(x))
+	if (!is_external(x))
 		st = NV_ERR_INVALID_ADDRESS;
 	else if (!g || !g->as)
 		st = NV_ERR_INVALID_DEVICE;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The release of the simulated driver: its branch determines sizes and layouts. */
 #include <linux/string.h>
 

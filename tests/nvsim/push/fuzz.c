@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * fuzz SEED RUNS: push buffers that are almost right, under the sanitizers. Each run is a channel
  * over a small memory full of words that have a meaning in some place; the effect of one step is

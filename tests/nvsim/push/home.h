@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* A home for push*.c in user space: one stretch of GPU memory, and a log of the writes. */
 #ifndef PUSH_HOME_H
 #define PUSH_HOME_H
