@@ -64,8 +64,12 @@ def _place(ctx: click.Context, option: str) -> str:
     root = ctx.find_root()
     if ctx is root and option == "--json":
         return f"--json goes behind the command: {root.info_name} COMMAND --json"
-    if ctx is not root and option in ("--root", "--proc", "--version"):
-        return f"{option} goes before the command: {root.info_name} {option}{' DIR' * (option != '--version')}"
+    for param in root.command.params if ctx is not root else ():
+        if isinstance(param, click.Option) and option in (*param.opts, *param.secondary_opts):
+            words = [str(root.info_name), option]
+            if not param.is_flag and not param.count:
+                words.append((param.metavar or "VALUE").removesuffix(",..."))
+            return f"{option} goes before the command: {' '.join(words)}"
     return ""
 
 
@@ -213,16 +217,30 @@ class FloatRange(click.FloatRange):
         return found
 
 
+def check_out(path: Path) -> None:
+    """Raise CgpuError (usage) where write_file() would write nothing; OSError: this process may not write there."""
+    from cgpu_common.files import check_target  # slow to import
+
+    try:
+        check_target(path)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise
+        raise CgpuError(Exit.USAGE, "usage", f"{path}: {error.strerror}") from None
+
+
 class OutFile(click.Path):
-    """A file to be written: neither a folder nor an empty word, which would be the folder in which the command runs."""
+    """A file to be written, where write_file() writes one: a plain file or none, in a folder that is there."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("an empty word names no file", param, ctx)
-        return super().convert(value, param, ctx)
+            self.fail("an empty word names no file", param, ctx)  # it would be the folder in which the command runs
+        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        check_out(path)
+        return path
 
 
 #: How often something is repeated: every second for 30 years.

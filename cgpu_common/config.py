@@ -9,28 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
-from msgspec import Meta
-
-from cgpu_common import address, policies, settings
+from cgpu_common import address, keys, policies, settings
 from cgpu_common.errors import ConfigError
-from cgpu_common.kernel_abi import (
-    MAX_INST_BURST_MAX,
-    MAX_INST_MIN,
-    OVERCOMMIT_MAX,
-    OVERCOMMIT_MIN,
-    PRIO_RATIO_MAX,
-    PRIO_RATIO_MIN,
-    SLICE_US_MAX,
-    SLICE_US_MIN,
-)
+from cgpu_common.kernel_abi import MAX_INST_MIN
+from cgpu_common.keys import Key
 from cgpu_common.model import Gpu
 from cgpu_common.settings import Caps, GpuSettings
 from cgpu_common.toml import tomllib
@@ -39,73 +27,7 @@ DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
 RUNTIME_CONF_MAX = 64 << 10  # the bound of cgpu-runtime
-MIB_MAX = 1 << 30  # a petabyte: only a bound
-WAIT_MAX_S = 45  # cgpu-runtime waits 60 s for an answer
 
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The allowed values of a key: for msgspec, and in words."""
-
-    type: Any
-    allowed: str
-    check: Callable[[Any], object] | None = None  # raises ConfigError
-
-
-_Count = Annotated[int, Meta(ge=1, le=86400)]
-_Wait = Annotated[int, Meta(ge=1, le=WAIT_MAX_S)]
-_Path = Annotated[str, Meta(pattern=r"^(/.*)?\Z")]
-
-NODE_KEYS = {
-    "allow_privileged": _Key(bool, "true or false"),
-    "legacy_hook_config": _Key(_Path, 'an absolute path, or ""'),
-    "runtime_path": _Key(_Path, 'an absolute path, or ""'),
-    "lease_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
-    "reconcile_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
-    "nvml_wait_s": _Key(_Wait, f"a whole number of seconds from 1 to {WAIT_MAX_S}"),
-    "kube_wait_s": _Key(_Wait, f"a whole number of seconds from 1 to {WAIT_MAX_S}"),
-    "log_level": _Key(Literal["debug", "info", "warning", "error"], "debug, info, warning or error"),
-    "metrics": _Key(str, 'unix:/path, an IP address and a port, or ""', address.parse),
-    "metrics_tls": _Key(_Path, 'the absolute path of a folder, or ""'),
-}
-GPU_KEYS = {
-    "policy": _Key(
-        Annotated[int, Meta(ge=0, le=len(policies.NAMES) - 1)] | Literal[policies.NAMES],
-        policies.ALLOWED,
-    ),
-    "max_inst": _Key(
-        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)],
-        f"a whole number from {MAX_INST_MIN} to {MAX_INST_BURST_MAX}",
-    ),
-    "prio_ratio": _Key(
-        Annotated[int, Meta(ge=PRIO_RATIO_MIN, le=PRIO_RATIO_MAX)],
-        f"a whole number of percent from {PRIO_RATIO_MIN} to {PRIO_RATIO_MAX}",
-    ),
-    "slice_us": _Key(
-        Annotated[int, Meta(ge=SLICE_US_MIN, le=SLICE_US_MAX)] | Literal["auto"],
-        f"a whole number of microseconds from {SLICE_US_MIN} to {SLICE_US_MAX}, or auto",
-    ),
-    "uvm": _Key(Literal[settings.UVM_NAMES], "deny or account"),
-    "overcommit": _Key(
-        Annotated[int, Meta(ge=OVERCOMMIT_MIN, le=OVERCOMMIT_MAX)],
-        f"a whole number of percent from {OVERCOMMIT_MIN} to {OVERCOMMIT_MAX}",
-    ),
-    "default_memsize_mib": _Key(Annotated[int, Meta(ge=0, le=MIB_MAX)], "a whole number of MiB, 0 for none"),
-    "unsliced": _Key(Literal["allow", "refuse"], "allow or refuse"),
-}
-CONTAINER_KEYS = {
-    "max_memory_mib": _Key(Annotated[int, Meta(ge=1, le=MIB_MAX)], "a whole number of MiB, at least 1"),
-    "max_memory_fraction": _Key(Annotated[float, Meta(gt=0, le=1)], "a part of the GPU's memory, above 0 and up to 1"),
-    "max_weight": _Key(
-        Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
-    ),
-    "ceiling": _Key(
-        Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
-    ),
-    "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
-    "disable": _Key(Literal["allow", "deny"], "allow or deny"),
-    "grants": _Key(Literal["optional", "required"], "optional or required"),
-}
 
 _ASK_KEY = re.compile(rb'[ \t]*ask(?=[ \t=\r]|\Z)[ \t="]*([^"\r]*)')
 _NUMBER = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
@@ -115,21 +37,21 @@ _UUID = re.compile(r"gpu-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every key, with its default."""
+    """Every key of cgpu_common/keys.py, with its default."""
 
     gpu: GpuSettings = field(default_factory=GpuSettings)
     gpus: Mapping[str, GpuSettings] = field(default_factory=dict)  # by number, PCI address or UUID, in lower case
     container: Caps = field(default_factory=Caps)
-    allow_privileged: bool = False  # slices for containers that can evade them
-    legacy_hook_config: str = ""  # config.toml for NVIDIA's legacy hook
-    runtime_path: str = ""  # path in the hooks of config.json; empty = the cgpu-runtime that sent the request
-    lease_s: int = 120  # a prepared container must be bound within this time
-    reconcile_s: int = 60
-    nvml_wait_s: int = 20  # the most that a start waits for NVML
-    kube_wait_s: int = 30  # the most that a start waits for a cgpu-kube that does not listen
-    log_level: str = "info"
-    metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
-    metrics_tls: str = ""  # folder with tls.crt, tls.key and the clients' ca.crt; empty = no TLS
+    allow_privileged: bool = keys.NODE["allow_privileged"].default
+    legacy_hook_config: str = keys.NODE["legacy_hook_config"].default
+    runtime_path: str = keys.NODE["runtime_path"].default
+    lease_s: int = keys.NODE["lease_s"].default
+    reconcile_s: int = keys.NODE["reconcile_s"].default
+    nvml_wait_s: int = keys.NODE["nvml_wait_s"].default
+    kube_wait_s: int = keys.NODE["kube_wait_s"].default
+    log_level: str = keys.NODE["log_level"].default
+    metrics: str = keys.NODE["metrics"].default
+    metrics_tls: str = keys.NODE["metrics_tls"].default
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
     fingerprint: str = field(default="", compare=False)  # of what the files say
 
@@ -153,29 +75,25 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 64 else text[:60] + "…"
 
 
-def _value(file: str, name: str, value: Any, key: _Key) -> Any:
-    try:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise msgspec.ValidationError
-        out = msgspec.convert(value, key.type)
-    except msgspec.ValidationError:
-        raise ConfigError(f"{file}: {name} = {_shown(value)} is not allowed: it must be {key.allowed}") from None
+def _value(file: str, name: str, value: Any, key: Key) -> Any:
+    if not key.kind.takes(value):
+        raise ConfigError(f"{file}: {name} = {_shown(value)} is not allowed: it must be {key.kind.words}")
     if key.check is not None:
         try:
-            key.check(out)
+            key.check(value)
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
-    return out
+    return value
 
 
-def _table(file: str, prefix: str, table: Any, keys: Mapping[str, _Key]) -> dict[str, Any]:
+def _table(file: str, prefix: str, table: Any, known: Mapping[str, Key]) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: {prefix.rstrip('.')} = {_shown(table)} is not allowed: it must be a table")
     out = {}
     for name, value in table.items():
-        if name not in keys:
-            raise ConfigError(f"{file}: {prefix}{name} is not a known key; known are {', '.join(keys)}")
-        out[name] = _value(file, prefix + name, value, keys[name])
+        if name not in known:
+            raise ConfigError(f"{file}: {prefix}{name} is not a known key; known are {', '.join(known)}")
+        out[name] = _value(file, prefix + name, value, known[name])
     return out
 
 
@@ -189,7 +107,7 @@ def _gpu_name(file: str, name: str) -> str:
     if _UUID.match(text):
         return text
     raise ConfigError(
-        f"{file}: gpu.{name} is neither a key nor a GPU: keys are {', '.join(GPU_KEYS)}; "
+        f"{file}: gpu.{name} is neither a key nor a GPU: keys are {', '.join(keys.GPU)}; "
         f"a GPU is a number, a PCI address as 0000:01:00.0 or a whole GPU-… UUID, in quotes"
     )
 
@@ -199,14 +117,14 @@ def _gpu_tables(file: str, table: Any) -> dict[str, dict[str, Any]]:
     own = {}
     out: dict[str, dict[str, Any]] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
-        if name in GPU_KEYS:
+        if name in keys.GPU:
             own[name] = value
         elif isinstance(value, dict):
-            out.setdefault(_gpu_name(file, name), {}).update(_table(file, f'gpu."{name}".', value, GPU_KEYS))
+            out.setdefault(_gpu_name(file, name), {}).update(_table(file, f'gpu."{name}".', value, keys.GPU))
         else:
             _gpu_name(file, name)
             raise ConfigError(f'{file}: gpu."{name}" = {_shown(value)} is not allowed: it must be a table')
-    return {"": _table(file, "gpu.", own if isinstance(table, dict) else table, GPU_KEYS), **out}
+    return {"": _table(file, "gpu.", own if isinstance(table, dict) else table, keys.GPU), **out}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -221,7 +139,8 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        quotes = '; text stands in quotes: policy = "weighted"' if str(error).startswith("Invalid value") else ""
+        raise ConfigError(f"{path}: not TOML: {error}{quotes}") from error
 
 
 # ---- all of them together ----
@@ -239,11 +158,13 @@ class _Merge:
     def add(self, file: str, values: Mapping[str, Any]) -> None:
         values = dict(values)
         gpus = _gpu_tables(file, values.pop("gpu", {}))
-        container = _table(file, "container.", values.pop("container", {}), CONTAINER_KEYS)
+        container = _table(file, "container.", values.pop("container", {}), keys.CONTAINER)
         for name in values:
-            if name in GPU_KEYS:
+            if name in keys.GPU:
                 raise ConfigError(f"{file}: {name} is a key of the table [gpu]")
-        node = _table(file, "", values, NODE_KEYS)
+            if name not in keys.NODE and isinstance(values[name], dict):
+                raise ConfigError(f"{file}: [{name}] is not a known table; known are [gpu], [gpu.NAME] and [container]")
+        node = _table(file, "", values, keys.NODE)
         self.node |= node
         self.container |= container
         self.files |= dict.fromkeys(node, file) | {f"container.{key}": file for key in container}
@@ -281,14 +202,7 @@ class _Merge:
 
 
 def _settings(table: Mapping[str, Any]) -> GpuSettings:
-    values = dict(table)
-    if isinstance(values.get("policy"), str):
-        values["policy"] = policies.NAMES.index(values["policy"])
-    if values.get("slice_us") == "auto":
-        values["slice_us"] = settings.SLICE_AUTO
-    if "uvm" in values:
-        values["uvm"] = settings.UVM_NAMES.index(values["uvm"])
-    return GpuSettings(**values)
+    return GpuSettings(**{name: settings.encoded(name, value) for name, value in table.items()})
 
 
 def _admits_every_container(path: Path) -> bool:

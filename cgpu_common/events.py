@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""PURE: the log entry of a kernel event, and the throttling of repeated ones."""
+"""PURE: the log entry of a kernel event, what a change changed, and the throttling of repeated events."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cgpu_common import policies
 from cgpu_common.kernel_abi import MIB, Event
 from cgpu_common.model import Container, KernelEvent, Slot
+from cgpu_common.tree import VIDEO_ENGINES
 
 CONTROLS = {1: "freeze", 2: "timeslice"}
 
 _CALLS = {1: "freeze or thaw", 2: "set the timeslice of", 3: "restart the runlist for"}
 
 #: Events that a tenant can cause every second.
-NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.CONTROL_FAILED})
+NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.CONTROL_FAILED, Event.QUOTA})
 
-#: Name in JSON and log of a value, where it differs from the attribute's name.
+#: Name in JSON and log of a value, where it differs from the attribute's name; not of QUOTA, whose resource has a unit.
 UNITS = {"asked": "asked_bytes", "limit": "limit_bytes", "used": "used_bytes"}
 
 
@@ -58,11 +59,87 @@ def _more(event: KernelEvent) -> str:
 
 def _slots(container: Container) -> str:
     words = [f"GPU {slot.gpu}: {_mib(slot.limit)}, weight {slot.weight}{_slot_words(slot)}" for slot in container.slots]
-    return "; ".join(words) or "no GPU"
+    host = _host_limit(container)
+    return "; ".join([*words, *([f"host memory {_mib(host)}"] if host else [])]) or "no GPU"
+
+
+def _host_limit(container: Container) -> int:
+    """Of the whole container; each of its slots has it."""
+    return max((slot.host_limit for slot in container.slots), default=0)
 
 
 def _slot_words(slot: Slot) -> str:
     return (", high priority" if slot.highprio else "") + (f", ceiling {slot.ceiling}" if slot.ceiling else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value of a container that differs from the one before. @gpu None: of the whole container."""
+
+    gpu: int | None
+    name: str  # as in the events' JSON
+    old: int
+    new: int
+
+
+#: Fields of a slot that can be changed, by their names in JSON.
+_VALUES = {"limit_bytes": "limit", "weight": "weight", "highprio": "highprio", "ceiling": "ceiling"}
+_CHANGED: dict[str, tuple[str, Callable[[int], str]]] = {
+    "limit_bytes": ("memory", _mib),
+    "weight": ("weight", str),
+    "highprio": ("high priority", lambda value: "yes" if value else "no"),
+    "ceiling": ("ceiling", lambda value: str(value) if value else "none"),
+    "host_limit_bytes": ("host memory", lambda value: _mib(value) if value else "no limit"),
+}
+
+
+def changes(before: Container, now: Container) -> list[Change]:
+    """What differs between two states of a container. Its slots are always the same ones."""
+    had = {slot.gpu: slot for slot in before.slots}
+    found = [
+        Change(slot.gpu, name, int(getattr(had[slot.gpu], field)), int(getattr(slot, field)))
+        for slot in now.slots
+        if slot.gpu in had
+        for name, field in _VALUES.items()
+        if getattr(had[slot.gpu], field) != getattr(slot, field)
+    ]
+    old, new = _host_limit(before), _host_limit(now)
+    return found + ([Change(None, "host_limit_bytes", old, new)] if old != new else [])
+
+
+def _change_text(one: Change) -> str:
+    name, shown = _CHANGED[one.name]
+    words = f"{name} {shown(one.old)} -> {shown(one.new)}"
+    return words if one.gpu is None else f"GPU {one.gpu} {words}"
+
+
+def _changed(now: Container, before: Container | None) -> str:
+    if before is None:
+        return f"was changed, and has now {_slots(now)}"
+    words = ", ".join(map(_change_text, changes(before, now)))
+    return f"was changed: {words}" if words else f"was set to the values that it had ({_slots(now)})"
+
+
+class Seen:
+    """The containers as they were seen last, by id and cookie: an event of a change has the new values only."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], Container] = {}
+
+    def learn(self, there: Iterable[Container]) -> None:
+        """These are all. One that is known stays as its last event had it: a later event may be on its way."""
+        self._last = {key: self._last.get(key, one) for one in there for key in [(one.id, one.cookie)]}
+
+    def describe(self, event: KernelEvent) -> LogEntry:
+        """The entry of an event, which becomes the container's last state."""
+        now = event.container
+        if now is None or not now.slots:  # about one GPU: it has no values of the container
+            return describe(event)
+        key = (now.id, now.cookie)
+        before = self._last.pop(key, None)
+        if event.kind != Event.GONE:
+            self._last[key] = now
+        return describe(event, before)
 
 
 def _held(container: Container) -> str:
@@ -74,6 +151,24 @@ def _refused(event: KernelEvent, container: str, gpu: str) -> str:
     return (
         f"{container} was refused {_mib(value.get('asked', 0))} on {gpu}: {_mib(value.get('used', 0))} of "
         f"{_mib(value.get('limit', 0))} are in use (process {value.get('pid', 0)}){_more(event)}"
+    )
+
+
+#: What N/C/stat calls a resource of which a GPU has a fixed number, in words; one of a newer module as it is there.
+_RESOURCES = {
+    "groups": "channel groups",
+    "bar1_bytes": "bytes of BAR1",
+    **{name: f"sessions of {name.upper()}" for name in VIDEO_ENGINES},
+}
+
+
+def _quota(event: KernelEvent, container: str, gpu: str) -> str:
+    value = event.values
+    resource = value.get("resource", "?")
+    return (
+        f"{container} was refused {value.get('asked', 0)} {_RESOURCES.get(resource, resource)} on {gpu}: it has "
+        f"{value.get('used', 0)} of the {value.get('limit', 0)} that it may have now (process {value.get('pid', 0)})"
+        f"{_more(event)}"
     )
 
 
@@ -127,7 +222,6 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
     Event.CREATED: _of_container(lambda container: f"was created ({_slots(container)})"),
     Event.DYING: _of_container(lambda container: f"was destroyed; what is still open holds {_held(container)}"),
     Event.GONE: _of_container(lambda container: "is gone, its memory returned"),
-    Event.CHANGED: _of_container(lambda container: f"was changed ({_slots(container)})"),
     Event.REFUSED: _refused,
     Event.OVERRUN: _overrun,
     Event.CONTROL_FAILED: _control_failed,
@@ -139,6 +233,7 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
     ),
     Event.CORE: _core,
     Event.REDIRECTIONS: _redirections,
+    Event.QUOTA: _quota,
 }
 
 
@@ -166,18 +261,26 @@ def _fields(event: KernelEvent) -> dict[str, Any]:
                 "weight": slot.weight,
                 "highprio": slot.highprio,
                 "ceiling": slot.ceiling,
+                "host_limit_bytes": slot.host_limit,
             }
             for slot in event.container.slots
         ]
-    return out | {UNITS.get(name, name): value for name, value in event.values.items()}
+    units = {} if event.kind == Event.QUOTA else UNITS
+    return out | {units.get(name, name): value for name, value in event.values.items()}
 
 
-def describe(event: KernelEvent) -> LogEntry:
+def describe(event: KernelEvent, before: Container | None = None) -> LogEntry:
+    """@before: the container as it was; None: not known."""
     container = f"container {event.container.dir or event.container.id}" if event.container else "a container"
     gpu = f"GPU {event.gpu.index}" if event.gpu else "a GPU"
+    fields = _fields(event)
+    if event.kind == Event.CHANGED and event.container is not None:
+        if before is not None:
+            fields["changes"] = [asdict(one) for one in changes(before, event.container)]
+        return LogEntry("info", f"{container} {_changed(event.container, before)}", fields)
     text = _TEXT.get(event.kind)  # type: ignore[call-overload]
     sentence = text(event, container, gpu) if text else f"event {event.kind}, which this version does not know"
-    return LogEntry(_level(event), sentence, _fields(event))
+    return LogEntry(_level(event), sentence, fields)
 
 
 def throttle_key(event: KernelEvent) -> Hashable:
@@ -192,6 +295,10 @@ class LogThrottle:
     def __init__(self, period_s: float = 60.0) -> None:
         self.period_s = period_s
         self._logged: dict[Hashable, tuple[float, int]] = {}
+
+    def of_event(self, event: KernelEvent, now: float) -> int | None:
+        """The same for an event; one that is not noisy is always logged."""
+        return self.allow(throttle_key(event), now) if event.kind in NOISY else 0
 
     def allow(self, about: Hashable, now: float) -> int | None:
         """None: do not log this one. Otherwise the number of events not logged since the last line."""

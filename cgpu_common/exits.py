@@ -7,7 +7,17 @@ import errno
 from enum import IntEnum
 
 from cgpu_common import policies
-from cgpu_common.kernel_abi import MAX_INST_BURST_MAX, MAX_INST_MAX, MAX_INST_MIN
+from cgpu_common.kernel_abi import (
+    MAX_INST_BURST_MAX,
+    MAX_INST_MAX,
+    MAX_INST_MIN,
+    OVERCOMMIT_MAX,
+    OVERCOMMIT_MIN,
+    PRIO_RATIO_MAX,
+    PRIO_RATIO_MIN,
+    SLICE_US_MAX,
+    SLICE_US_MIN,
+)
 
 #: DKMS signs what it builds with a key that must be enrolled as trusted.
 ENROL = "mokutil --import /var/lib/dkms/mok.pub, then boot: docs/user/install.md §3"
@@ -67,9 +77,9 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.EINVAL: {
         "policy": ("not a policy", policies.ALLOWED),
         "max_inst": ("out of range", f"{MAX_INST_MIN} to {MAX_INST_MAX}, under burst to {MAX_INST_BURST_MAX}"),
-        "prio_ratio": ("out of range", "20 to 99 percent"),
-        "slice_us": ("out of range", "1000 to 100000 microseconds, or 0: chosen again"),
-        "overcommit": ("out of range", "100 to 1000 percent"),
+        "prio_ratio": ("out of range", f"{PRIO_RATIO_MIN} to {PRIO_RATIO_MAX} percent"),
+        "slice_us": ("out of range", f"{SLICE_US_MIN} to {SLICE_US_MAX} microseconds, or 0: chosen again"),
+        "overcommit": ("out of range", f"{OVERCOMMIT_MIN} to {OVERCOMMIT_MAX} percent"),
         "default_memsize": ("out of range", "at least 1 MiB, or 0: that of all GPUs"),
         "weight": ("out of range", "0 to max_inst, at most the ceiling"),
         "ceiling": ("out of range", "weight to max_inst, or 0: none"),
@@ -109,6 +119,11 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     },
     errno.ENOMEM: {None: ("the kernel is out of memory", "")},
 }
+
+
+def allowed(node: str) -> str:
+    """The values of a node that is written, in words."""
+    return _WHY[errno.EINVAL][node][1]
 
 
 def refused(what: str, node: str, err: OSError) -> CgpuError:

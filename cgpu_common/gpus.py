@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, ProcessUse, Sensors, SlotWant
@@ -20,6 +21,11 @@ from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, ProcessUs
 #: Between the two samples of GPM, which must be 0.1 s apart at least (nvml.h).
 GPM_S = 0.1
 PROCESSES_S = 2.0
+
+
+#: The GPU Operator's driver container has the driver's libraries there, which the host's linker does not know.
+DRIVER_ROOT = Path("/run/nvidia/driver")
+LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64")
 
 
 class NvmlAbsent(Exception):
@@ -68,6 +74,12 @@ class _NvmlReader:
             return None if self.handle is None else call(self.handle)
         except self._nvml.NVMLError:
             return None
+
+    def confidential(self) -> bool:
+        """Whether Confidential Computing is on; of the whole machine, and False where the driver cannot tell."""
+        call = getattr(self._nvml, "nvmlSystemGetConfComputeState", None)
+        state = None if call is None else self.optional(lambda _: call())
+        return state is not None and bool(state.ccFeature)
 
     def compute_mode(self) -> str:
         """The name of a mode that restricts the use of the GPU, or ""."""
@@ -147,6 +159,7 @@ def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
         total_mib=int(memory.total) // MIB if memory is not None else 0,
         name=_text(name) if name is not None else "",
         mig=mig is not None and bool(mig[0]),
+        confidential=reader.confidential(),
         used_mib=-(-int(memory.used) // MIB) if memory is not None else None,
         compute_mode=compute_mode,
         lost=reader.lost or ("" if reader.handle is not None else "no handle"),
@@ -164,7 +177,7 @@ def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bo
     except ImportError as error:
         raise NvmlAbsent(f"python module: {error}") from error
     try:
-        nvml.nvmlInit()
+        _init(nvml)
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
@@ -176,6 +189,22 @@ def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bo
             nvml.nvmlShutdown()
         except nvml.NVMLError:
             pass
+
+
+def _init(nvml: Any) -> None:
+    """Raises NVMLError. A library that is loaded is found again by its name, so that of DRIVER_ROOT is loaded first."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        beside = (DRIVER_ROOT / folder / "libnvidia-ml.so.1" for folder in LIBRARIES)
+        library = next((path for path in beside if path.exists()), None)
+        if library is None:
+            raise
+        try:
+            nvml.CDLL(str(library))
+        except OSError as error:
+            raise NvmlAbsent(str(error)) from error
+        nvml.nvmlInit()
 
 
 def _read_all(nvml: Any, count: int, emit: Callable[[int | NvmlGpu], None], sensors: bool) -> tuple[NvmlGpu, ...]:
@@ -292,6 +321,7 @@ def _gpu(number: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> Gpu:
         max_inst=kernel.max_inst,
         free_weight=kernel.free_weight,
         mig=nvml is not None and nvml.mig,
+        confidential=nvml is not None and nvml.confidential,
         compute_mode=nvml.compute_mode if nvml else "",
         lost=nvml.lost if nvml else "",
         room_mib=_room_mib(total_mib, kernel, nvml),

@@ -17,6 +17,7 @@ SLICE_US_MIN = 1000
 SLICE_US_MAX = 100000
 OVERCOMMIT_MIN = 100
 OVERCOMMIT_MAX = 1000
+UVM_NAMES = ("deny", "account")  # by number
 MIB = 1048576
 
 GENL_NAME = "cgpu"
@@ -49,6 +50,7 @@ class Event(IntEnum):
     DETACHED = 11
     CORE = 12
     REDIRECTIONS = 13
+    QUOTA = 14
 
 
 class A(IntEnum):
@@ -84,6 +86,7 @@ class A(IntEnum):
     CANDIDATE = 27
     ERRNO = 28
     WHY = 29
+    RESOURCE = 30
 
 
 class S(IntEnum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The kernel interface of the daemon. netlink.py implements it for the module, fakelink.py in memory."""
+"""The kernel interface of the daemon. netlink.py implements it for the module."""
 
 from __future__ import annotations
 

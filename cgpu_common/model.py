@@ -70,6 +70,7 @@ class NvmlGpu:
     total_mib: int
     name: str = ""
     mig: bool = False
+    confidential: bool = False  # Confidential Computing is on in this machine
     used_mib: int | None = None  # by all processes and the driver
     compute_mode: str = ""  # "" = any number of processes may use it
     lost: str = ""  # the error, if NVML does not return all of this
@@ -99,6 +100,7 @@ class Gpu:
     max_inst: int
     free_weight: int
     mig: bool = False
+    confidential: bool = False
     compute_mode: str = ""
     lost: str = ""  # the error of NVML
     room_mib: int | None = None  # total minus the use by driver and other processes; None: unknown
@@ -169,6 +171,7 @@ class Devices:
     source: str  # the variable, for messages
     all: bool = False
     items: tuple[int | str, ...] = ()
+    minors: tuple[int, ...] = ()  # in place of items: M of /dev/nvidiaM
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,14 @@ class SlotRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedLimit:
+    """Memory of each GPU, by one variable."""
+
+    variable: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """The request in the variables of a container, or in its grant."""
 
@@ -194,6 +205,8 @@ class Request:
     ceiling: int | None = None  # None = not given; at least the weight
     native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
     exact: tuple[SlotRequest, ...] = ()  # of a grant; then one for each of `devices`, and nothing else counts
+    nvidia: NamedLimit | None = None  # by NVIDIA's own variables: no slice is larger
+    by_nvidia: bool = False  # `nvidia` is the size of each slice, and no variable of ours gives one
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ MESSAGE = Table(
         A.CANDIDATE: TEXT,
         A.ERRNO: U32,
         A.WHY: TEXT,
+        A.RESOURCE: TEXT,
     }
 )
 

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,11 +211,31 @@ def _ceiling(path: Path) -> int:
         return 0
 
 
-def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Slot:
+@dataclass(frozen=True)
+class _Counters:
+    """A container's stat, and when it was read: a share is over the time between two readings of it."""
+
+    stat: dict[str, int]
+    at_ns: int
+
+
+def _counters(folders: Iterable[Path]) -> dict[Path, _Counters]:
+    """Those of all containers of a GPU before anything else of them: with windows that begin and end together their
+    shares add up to what the GPU gave. One that has gone is left out."""
+    found = {}
+    for path in folders:
+        try:
+            begin = time.monotonic_ns()
+            text = _read(path / "stat")
+        except _Vanished:
+            continue
+        found[path] = _Counters(_numbers(parse_stat(text)), (begin + time.monotonic_ns()) // 2)
+    return found
+
+
+def _slot(paths: Paths, gpu: int, path: Path, counters: _Counters, listed: dict[str, Container]) -> Slot:
     container_id = _read(path / "id").strip()
     known = listed.get(container_id)
-    stat = _read(path / "stat")
-    at_ns = time.monotonic_ns()
     return Slot(
         gpu=gpu,
         dir=path.name,
@@ -225,25 +245,22 @@ def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> S
         ceiling=_ceiling(path),
         memsize=_int(path / "memsize"),
         pids=living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(_read(path / "meminfo"))),
-        stat=_numbers(parse_stat(stat)),
+        stat=counters.stat,
         dying=known is not None and known.dying,
         name=engine_name(paths, container_id),
-        at_ns=at_ns,
+        at_ns=counters.at_ns,
     )
 
 
 def _slots(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Iterator[Slot]:
-    for entry in sorted(path.iterdir()):
-        if not entry.is_dir():
-            continue
+    for entry, counters in _counters(entry for entry in sorted(path.iterdir()) if entry.is_dir()).items():
         try:
-            yield _slot(paths, gpu, entry, listed)
+            yield _slot(paths, gpu, entry, counters, listed)
         except _Vanished:
             continue
 
 
-def _brief_slot(gpu: int, path: Path, container: Container) -> Slot:
-    stat = _numbers(parse_stat(_read(path / "stat")))
+def _brief_slot(gpu: int, path: Path, counters: _Counters, container: Container) -> Slot:
     return Slot(
         gpu=gpu,
         dir=container.dir,
@@ -251,21 +268,21 @@ def _brief_slot(gpu: int, path: Path, container: Container) -> Slot:
         weight=_int(path / "weight"),
         highprio=_int(path / "highprio") != 0,
         ceiling=_ceiling(path),
-        memsize=stat.get("limit_bytes", 0),
+        memsize=counters.stat.get("limit_bytes", 0),
         pids=(),
-        stat=stat,
+        stat=counters.stat,
         dying=container.dying,
-        at_ns=time.monotonic_ns(),
+        at_ns=counters.at_ns,
     )
 
 
 def _brief_slots(gpu: int, path: Path, listed: dict[str, Container]) -> Iterator[Slot]:
-    for container in listed.values():
-        if any(number == gpu for number, _ in container.gpus):
-            try:
-                yield _brief_slot(gpu, path / container.dir, container)
-            except _Vanished:
-                continue
+    there = {path / one.dir: one for one in listed.values() if any(number == gpu for number, _ in one.gpus)}
+    for folder, counters in _counters(there).items():
+        try:
+            yield _brief_slot(gpu, folder, counters, there[folder])
+        except _Vanished:
+            continue
 
 
 def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) -> Gpu:
@@ -423,6 +440,15 @@ def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
         except (_Vanished, FileNotFoundError):
             continue
     return Snapshot(module=version, gpus=tuple(found), containers=listed, at_ns=at_ns)
+
+
+def processes_of(paths: Paths, slot: Slot) -> tuple[int, ...]:
+    """The processes that hold memory of a slot of a brief tree; () if it has gone since."""
+    try:
+        text = _read(paths.proc / str(slot.gpu) / slot.dir / "meminfo")
+    except _Vanished:
+        return ()
+    return tuple(pid for pid, _ in parse_meminfo(text))
 
 
 def read_node(path: Path) -> str:

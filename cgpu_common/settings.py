@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from cgpu_common import policies
-from cgpu_common.kernel_abi import MAX_INST_DEFAULT, PRIO_RATIO_DEFAULT, G
+from cgpu_common import keys, policies
+from cgpu_common.kernel_abi import UVM_NAMES, G
+from cgpu_common.keys import SLICE_AUTO
 from cgpu_common.model import MIB, Gpu, KernelGpu
-
-UVM_NAMES = ("deny", "account")
-SLICE_AUTO = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,11 @@ class Caps:
     max_memory_mib: int | None = None
     max_memory_fraction: float | None = None
     max_weight: int | None = None
-    highprio: str = "allow"  # allow | refuse
-    disable: str | None = None  # allow | deny; None: deny if there is a limit
-    grants: str = "optional"  # optional | required
-    ceiling: int | None = None  # of each container, in slices per round; at least its weight
+    highprio: str = keys.CONTAINER["highprio"].default
+    disable: str | None = None  # None: deny if there is a limit
+    grants: str = keys.CONTAINER["grants"].default
+    ceiling: int | None = None  # in slices per round; at least the container's weight
+    nvidia_memory_limit: str = keys.CONTAINER["nvidia_memory_limit"].default
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def source(self, key: str) -> str:
@@ -49,7 +49,7 @@ class Caps:
             return (
                 f"{key} is not set in [container] of {self.files.get(self.limits()[0], 'cgpu.toml')}, which has limits"
             )
-        return f"{key} = {_toml(getattr(self, key))} in [container] of {self.files.get(key, 'cgpu.toml')}"
+        return f"{key} = {keys.toml(getattr(self, key))} in [container] of {self.files.get(key, 'cgpu.toml')}"
 
     def limits(self) -> list[str]:
         """The keys that limit a container."""
@@ -64,8 +64,16 @@ class Caps:
         return self.disable == "deny" or (self.disable is None and bool(self.limits()))
 
 
-def _toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def encoded(key: str, value: Any) -> Any:
+    """A value of the file in the kernel's numbers, sizes still in MiB."""
+    match key:
+        case "policy" if isinstance(value, str):
+            return policies.NAMES.index(value)
+        case "slice_us" if value == "auto":
+            return SLICE_AUTO
+        case "uvm":
+            return UVM_NAMES.index(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,7 @@ class _Key:
 
 
 KERNEL_KEYS = {
-    "policy": _Key(G.POLICY, int(policies.DEFAULT)),
-    "max_inst": _Key(G.MAX_INST, MAX_INST_DEFAULT),
-    "prio_ratio": _Key(G.PRIO_RATIO, PRIO_RATIO_DEFAULT),
-    "slice_us": _Key(G.SLICE_US, SLICE_AUTO),
-    "uvm": _Key(G.UVM, 0),
-    "overcommit": _Key(G.OVERCOMMIT, 100),
-    "default_memsize_mib": _Key(G.DEFAULT_MEMSIZE, 0),
+    name: _Key(key.attr, encoded(name, key.default)) for name, key in keys.GPU.items() if key.attr is not None
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cgpu_common.policies import UNKNOWN
 from cgpu_common.tree import Gpu, Slot
 
 
@@ -40,7 +41,7 @@ def _under_ceilings(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
 
 
 def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
-    """A high-priority slot's part of the group's share, without caps (docs/reference/policies.md §8)."""
+    """A high-priority slot's part of the group's share, without caps (docs/develop/scheduler.md, the vendor's text)."""
     if gpu.facts.weights:
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
@@ -51,11 +52,11 @@ def _capped(gpu: Gpu, slot: Slot, part: float) -> float:
 
 
 def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
-    """Upper bound in percent while all containers with the GPU open have work; None: no bound (native).
+    """Upper bound in percent while all containers with the GPU open have work; None: no bound (native), or not known.
 
     For a container that has not opened the GPU: the bound it would have after opening it.
     """
-    if not gpu.facts.limits:
+    if not gpu.facts.limits or gpu.facts is UNKNOWN:
         return None
     if slot.weight == 0:
         return 0.0

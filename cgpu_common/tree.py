@@ -10,6 +10,9 @@ from cgpu_common import policies
 
 MIB = 1 << 20
 
+#: Names in N/C/stat.
+VIDEO_ENGINES = ("nvdec", "nvenc", "nvjpg", "ofa")
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -85,6 +88,7 @@ class Sensors:
     sm_active_pct: float | None = None
     dram_active_pct: float | None = None
     lost: str = ""
+    age_s: int | None = None  # of these values, where NVML does not answer now
     processes: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # pid -> percent of SMs, of memory
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -22,15 +23,12 @@ from cgpu_common.server import Server
 from cgpu_common.versions import package_version
 from cgpud.dependencies import Dependencies
 from cgpud.exporter import Exporter
-from cgpud.fakelink import FakeLink
 from cgpud.loop import Daemon
 from cgpud.store import Store
 from cgpud.watch import Facts
 
 
-def make_link(kind: str) -> KernelLink:
-    if kind == "fake":
-        return FakeLink()
+def make_link() -> KernelLink:
     from cgpu_common.netlink import NetlinkLink
 
     return NetlinkLink()
@@ -118,23 +116,20 @@ class _Program(click.Command):
 @click.option("--socket", type=click.Path(path_type=Path), default=Path("/run/cgpu/cgpud.sock"), show_default=True)
 @click.option("--state-dir", type=click.Path(path_type=Path), default=Path("/run/cgpu/state"), show_default=True)
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")
-@click.option("--kernel", type=click.Choice(["netlink", "fake"]), default="netlink", show_default=True)
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
 @click.version_option(package_version(), prog_name="cgpud", message="%(prog)s %(version)s")
 @click.option("--check", is_flag=True, help="Check the configuration, report its first error, and exit.")
-def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, log_format: str, check: bool) -> None:
+def main(socket: Path, state_dir: Path, config_path: Path | None, log_format: str, check: bool) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""
     try:
         config = configuration.load(config_path)
         if check:
             return
         log.configure(log_format, config.log_level)
-        if kernel == "fake":
-            log.get().warning("fake kernel: nothing is isolated")
         if toolkit.found() is None:
             log.get().warning(toolkit.MISSING, hint=located("docs/user/install.md §2"))
         deps = Dependencies(
-            link=make_link(kernel),
+            link=make_link(),
             store=Store(state_dir),
             facts=Facts(),
             draining=(socket.parent / "drain").exists,
@@ -143,6 +138,10 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, l
     except CgpuError as error:
         head = "<3>" if log.is_journal(2) else ""  # of an error, for journalctl -p err
         sys.exit(f"{head}cgpud: {error}")
+    except PermissionError as error:  # of the start: what runs later reports its own
+        if os.geteuid() == 0 or error.filename is None:
+            raise
+        sys.exit(f"cgpud: {error.filename}: {error.strerror} (be root on the host)")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ that hold the memory or weight. The kernel's sums decide; the list of containers
   least    no slice is smaller than one context of the GPU
   number   at most max_inst containers on a GPU
   caps     the maximum for one container in [container] of cgpu.toml; a larger request is refused, never reduced
+  NVIDIA   a slice is not larger than NVIDIA's own variable says, if the container has it
   ceiling  under policy burst only: a bound that the policy would ignore is refused
   weight   no weight left: weight 0 and a warning (documented; such a container does not run until an administrator
            writes its weight, except under policy 5); less weight left than requested: refused
@@ -70,6 +71,14 @@ def choose(devices: Devices, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
         raise Refused("this machine has no GPU that cgpu_km or NVML knows of")
     if devices.all:
         return tuple(gpus)
+    if devices.minors:
+        there = {gpu.nv_minor: gpu for gpu in gpus}
+        strange = [minor for minor in devices.minors if minor not in there]
+        if strange:
+            raise Refused(
+                f"{devices.source} has /dev/nvidia{strange[0]}, which is no GPU that cgpu_km or NVML knows of"
+            )
+        return tuple(there[minor] for minor in devices.minors)
     chosen = tuple(_find(item, devices, gpus) for item in devices.items)
     for place, gpu in enumerate(chosen):
         if gpu in chosen[:place]:
@@ -77,20 +86,29 @@ def choose(devices: Devices, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return chosen
 
 
-def _requested(request: Request) -> str:
-    """The memory variable with the container's value."""
+def _requested(request: Request, mib: int) -> str:
+    """The memory variable with the container's value, which has led to this size."""
     if request.exact:
         return request.devices.source
+    if request.nvidia and request.nvidia.mib == mib:
+        return f"{request.nvidia.variable}={mib}"
     if not request.sizes:
         return f"{request.devices.source} without {CONTAINER}"
     return f"{CONTAINER}={','.join(map(str, request.sizes))}"
 
 
 def _size_mib(request: Request, place: int, gpu: Gpu) -> int:
+    """The smaller one of what our variables say and what NVIDIA's do."""
     if gpu.total_mib <= 0:
         raise Refused(f"neither NVML nor cgpu_km knows the memory size of GPU {gpu.number}")
     if request.exact:
         return request.exact[place].mib
+    if request.nvidia is None:
+        return _our_size_mib(request, place, gpu)
+    return request.nvidia.mib if request.by_nvidia else min(_our_size_mib(request, place, gpu), request.nvidia.mib)
+
+
+def _our_size_mib(request: Request, place: int, gpu: Gpu) -> int:
     if not request.sizes:
         if not gpu.default_mib:
             raise Refused(f"{CONTAINER} is not set, and GPU {gpu.number} has no default_memsize_mib in cgpu.toml")
@@ -109,10 +127,11 @@ def _size_mib(request: Request, place: int, gpu: Gpu) -> int:
 def _check_least(request: Request, gpu: Gpu, want_mib: int) -> None:
     least = max(CONTEXT_MIB, gpu.context_mib)
     if want_mib < least:
-        mixed = f"; are {CONTAINER} and {DEV}={request.total} in one unit?" if request.sizes else ""
+        by_nvidia = request.nvidia is not None and request.nvidia.mib == want_mib
+        mixed = f"; are {CONTAINER} and {DEV}={request.total} in one unit?" if request.sizes and not by_nvidia else ""
         raise Refused(
-            f"{_requested(request)} gives {want_mib} MiB of GPU {gpu.number}, and one context takes {least}, so that "
-            f"no program could use it{mixed}"
+            f"{_requested(request, want_mib)} gives {want_mib} MiB of GPU {gpu.number}, and one context takes {least}, "
+            f"so that no program could use it{mixed}"
         )
 
 
@@ -125,8 +144,8 @@ def _check_cap(request: Request, gpu: Gpu, want_mib: int, caps: Caps) -> None:
     for most, key in sorted(allowed):
         if want_mib > most:
             raise Refused(
-                f"{_requested(request)} asks for {want_mib} MiB of GPU {gpu.number}, and {most} MiB are allowed: "
-                f"{caps.source(key)}"
+                f"{_requested(request, want_mib)} asks for {want_mib} MiB of GPU {gpu.number}, and {most} MiB are "
+                f"allowed: {caps.source(key)}"
             )
 
 
@@ -183,6 +202,11 @@ def why_unshared(gpu: Gpu) -> str:
         return f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so it cannot be sliced"
     if gpu.mig:
         return f"GPU {gpu.number} is in MIG mode, which cannot be sliced"
+    if gpu.confidential:
+        return (
+            f"GPU {gpu.number} has Confidential Computing on, which cannot be sliced: a container's channels would "
+            "need keys that only the driver may have"
+        )
     if gpu.compute_mode:
         return (
             f"GPU {gpu.number} is in compute mode {gpu.compute_mode}, in which it cannot be shared "
@@ -272,6 +296,15 @@ def _hardly_meant(request: Request, chosen: Sequence[Gpu]) -> list[str]:
     return found
 
 
+def _beside_nvidia(request: Request, place: int, gpu: Gpu) -> list[str]:
+    """Which one counts, where our variables and NVIDIA's say different sizes."""
+    theirs = request.nvidia
+    if theirs is None or request.by_nvidia or (mib := _our_size_mib(request, place, gpu)) == theirs.mib:
+        return []
+    ours = f"{_requested(request, 0)} is {mib} MiB of GPU {gpu.number}"
+    return [f"{theirs.variable}={theirs.mib}, and {ours}: the smaller one counts, {min(mib, theirs.mib)} MiB"]
+
+
 def admit(
     request: Request,
     gpus: Sequence[Gpu],
@@ -302,6 +335,7 @@ def admit(
     for place, gpu in enumerate(chosen):
         _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
+        warnings += _beside_nvidia(request, place, gpu)
         _check_least(request, gpu, size)
         _check_cap(request, gpu, size, caps)
         exact = request.exact[place] if request.exact else None

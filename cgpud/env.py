@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from cgpu_common.errors import BadVariable, Refused
 from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
-from cgpu_common.model import Devices, NotSliced, Request
+from cgpu_common.model import Devices, NamedLimit, NotSliced, Request
 
 DISABLE = "CGPU_DISABLE"
 DEV = "ALIYUN_COM_GPU_MEM_DEV"
@@ -25,11 +25,16 @@ WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 CEILING = "ALIYUN_COM_GPU_SCHD_CEILING"
 
+#: NVIDIA's own limit of a container from driver 615 on, and what it is guaranteed of it: MiB of each of its GPUs.
+NVIDIA_LIMIT, NVIDIA_REQUEST = "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"
+
 #: Set by an orchestrator whose grant comes when the container starts: no other variable counts, see granted.py.
 PROMISE = "ALIYUN_COM_GPU_GRANT"
 
 #: The source of a device list that no variable gives.
 EVERY_GPU = "every GPU"
+#: The source of one that NVIDIA's runtime gives by nodes, as its CDI mode does; unsliced.py finds them.
+SPEC_NODES = "config.json"
 
 PREFIX = "ALIYUN_COM_GPU_"
 KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO, CEILING)
@@ -37,6 +42,7 @@ KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO, CEILING)
 OF_SCHEDULERS = frozenset(PREFIX + name for name in ("MEM_POD", "MEM_UNIT", "MEM_ASSIGNED", "MEM_ASSUME_TIME", "GRANT"))
 UNKNOWN_MAX = 4  # named in one warning
 GIB_MAX = 1 << 20  # a petabyte: only a bound for the arithmetic
+MIB_MAX = 1 << 29  # the same, within the digits of _NUMBER
 VALUE_MAX = 4096
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -60,10 +66,6 @@ def as_dict(env: Iterable[object]) -> dict[str, str]:
         else:
             out.pop(name, None)
     return out
-
-
-def mentions(env: dict[str, str]) -> bool:
-    return any(name == DISABLE or name.startswith(PREFIX) for name in env)
 
 
 def unknown(env: dict[str, str]) -> str | None:
@@ -156,10 +158,35 @@ def _emptied(name: str) -> NotSliced:
     )
 
 
-def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | NotSliced:
-    """The request of a container with these variables. Raises BadVariable or Refused with the sentence to show."""
+def _nvidia_limit(env: dict[str, str], *, is_size: bool) -> NamedLimit | None:
+    """Of NVIDIA's variables, which their own toolkit refuses in the same cases. Without a limit the request is a size,
+    as in NVIDIA's GPU fractions, and no bound of another size."""
+    given = {
+        name: _number(name, _bare(env[name]), 1, MIB_MAX, "a whole number of MiB")
+        for name in (NVIDIA_LIMIT, NVIDIA_REQUEST)
+        if _bare(env.get(name, ""))
+    }
+    limit, least = given.get(NVIDIA_LIMIT), given.get(NVIDIA_REQUEST)
+    if limit is not None:
+        if least is not None and least > limit:
+            raise Refused(f"{NVIDIA_REQUEST}={least} is more than {NVIDIA_LIMIT}={limit}; the limit is the larger one")
+        return NamedLimit(NVIDIA_LIMIT, limit)
+    return NamedLimit(NVIDIA_REQUEST, least) if is_size and least is not None else None
+
+
+def _by_spec(env: dict[str, str]) -> Devices:
+    """The GPUs of a container that NVIDIA's runtime has edited, if NVIDIA_VISIBLE_DEVICES is no list of them: its CDI
+    mode leaves `void` there and nodes in config.json."""
+    return Devices(SPEC_NODES, all=_bare(env.get(NVIDIA, "")).lower() == "all")
+
+
+def parse(env: dict[str, str], *, default_memsize: bool = False, nvidia_slices: bool = False) -> Request | NotSliced:
+    """The request of a container with these variables. Raises BadVariable or Refused with the sentence to show.
+
+    `nvidia_slices`: NVIDIA_LIMIT or NVIDIA_REQUEST alone is a size."""
     ours = {name: value for name, value in env.items() if name == DISABLE or name.startswith(PREFIX)}
-    if not ours:
+    theirs = [name for name in (NVIDIA_LIMIT, NVIDIA_REQUEST) if name in env] if nvidia_slices else []
+    if not ours and not theirs:
         return NotSliced("no cGPU variable")
     for name, value in ours.items():
         if len(value) > VALUE_MAX:
@@ -170,14 +197,18 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     sizes: tuple[int, ...] = ()
     total = 0
     text = _bare(ours.get(CONTAINER, ""))
+    by_nvidia = not text and any(_bare(env[name]) for name in theirs)
     if text:
         sizes = _sizes(text)
         if 0 in sizes:
             return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off", switched_off=True)
+    elif by_nvidia:
+        pass
     elif CONTAINER in ours and not (default_memsize and _bare(ours.get(VISIBLE, ""))):
         return _emptied(CONTAINER)
     elif not _bare(ours.get(VISIBLE, "")):
-        return _emptied(VISIBLE) if VISIBLE in ours else NotSliced(f"{CONTAINER} is not set")
+        empty = [VISIBLE] * (VISIBLE in ours) + theirs
+        return _emptied(empty[0]) if empty else NotSliced(f"{CONTAINER} is not set")
     elif not default_memsize:
         warning = (
             f"{VISIBLE} without {CONTAINER} gives no slice: default_memsize of /proc/cgpu_km counts only with "
@@ -201,6 +232,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         what = "a whole number of slices, not below the weight,"
         ceiling = _number(CEILING, _bare(ours[CEILING]), weight or 1, MAX_INST_BURST_MAX, what)
 
+    nvidia = _nvidia_limit(env, is_size=by_nvidia)
     requested = f"{CONTAINER} asks for memory" if sizes else f"{VISIBLE} asks for a slice"
     for name in (VISIBLE, INDEX):
         value = _bare(ours.get(name, ""))
@@ -209,8 +241,10 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         if value.lower() in ("none", "void"):
             raise Refused(f"{name}={value} names no GPU; remove it or set {DISABLE}=true")
         devices = parse_devices(name, value)
-        return Request(devices, sizes, total, weight, highprio, ceiling, _explicit_nvidia(env, requested))
-    nvidia = _explicit_nvidia(env, requested)
-    if nvidia is not None:
-        return Request(nvidia, sizes, total, weight, highprio, ceiling)
-    return Request(Devices(EVERY_GPU, all=True), sizes, total, weight, highprio, ceiling)
+        native = _explicit_nvidia(env, requested)
+        return Request(devices, sizes, total, weight, highprio, ceiling, native, (), nvidia, by_nvidia)
+    is_none = by_nvidia and _bare(env.get(NVIDIA, "")).lower() == "none"  # of no GPU, which its limit is beside
+    found = None if is_none else _explicit_nvidia(env, requested)
+    if found is None:
+        found = _by_spec(env) if by_nvidia else Devices(EVERY_GPU, all=True)
+    return Request(found, sizes, total, weight, highprio, ceiling, None, (), nvidia, by_nvidia)

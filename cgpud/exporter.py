@@ -36,7 +36,14 @@ class Reader:
         there = snapshot.containers if snapshot else ()
         self._names.keep((one.id, one.cookie) for one in there)
         named = {one.id: self._names.of((one.id, one.cookie), bundles.get(one.id, "")) for one in there}
-        return metrics.Scrape(snapshot, named, daemon, self._version)
+        processes = {
+            (gpu.index, slot.dir): proc.processes_of(self._paths, slot)
+            for gpu in (snapshot.gpus if snapshot else ())
+            if metrics.sensors_of(daemon, gpu).get("processes")
+            for slot in gpu.slots
+            if slot.opened
+        }
+        return metrics.Scrape(snapshot, named, processes, daemon, self._version)
 
 
 class Exporter:

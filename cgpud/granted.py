@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import msgspec
 
 from cgpu_common import log, wire
+from cgpu_common.config import Config
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container, NotSliced, Plan, Request
-from cgpud import env, oci
+from cgpud import env, oci, unsliced
 from cgpud.config_json import Spec, process_env
 from cgpud.grants import Grant, Grants, subjects
 
@@ -47,11 +48,18 @@ def log_start(container_id: str, plan: Plan, container: Container) -> None:
     log.get().info("prepared", id=container_id, dir=container.dir, slots=slots)
 
 
-def request(grant: Grant | None, variables: Mapping[str, str], *, default_memsize: bool) -> Request | NotSliced:
-    """Of the grant, else of the container's variables."""
+def request(
+    grant: Grant | None, config: Config, spec: Spec, majors: frozenset[int], variables: Mapping[str, str]
+) -> Request | NotSliced:
+    """Of the grant, else of the container's variables. `majors`: of GPU drivers."""
+    default_memsize = config.default_memsize()
     if grant is not None:
         return grant.request(default_memsize=default_memsize)
-    return env.parse(dict(variables), default_memsize=default_memsize)
+    slices = config.container.nvidia_memory_limit == "slice"
+    wanted = env.parse(dict(variables), default_memsize=default_memsize, nvidia_slices=slices)
+    if isinstance(wanted, NotSliced) or wanted.devices.source != env.SPEC_NODES:
+        return wanted
+    return unsliced.with_devices(wanted, spec, majors, variables)
 
 
 def applied(grant: Grant | None, spec: Spec) -> Spec:

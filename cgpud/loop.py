@@ -50,6 +50,7 @@ class Daemon:
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
+        self._seen = events.Seen()
         self.kernel_events: Counter[str] = Counter()  # count by name, for the metrics
         self.admissions: Counter[str] = Counter(sliced=0, unsliced=0, refused=0)  # the same
 
@@ -92,6 +93,7 @@ class Daemon:
                 await self._listen()
             except Resync:
                 self.kernel_events["resync"] += 1
+                self._seen = events.Seen()
                 self._log.warning("kernel events were lost, reading everything again")
             except (CgpuError, OSError) as error:
                 self._log.warning("listening to the kernel failed", error=str(error))
@@ -116,11 +118,9 @@ class Daemon:
 
     async def _on_event(self, event: KernelEvent) -> None:
         self.kernel_events[events.name_of(event.kind)] += 1
-        left_out = (
-            self._throttle.allow(events.throttle_key(event), self.deps.clock()) if event.kind in events.NOISY else 0
-        )
+        left_out = self._throttle.of_event(event, self.deps.clock())
         if left_out is not None:
-            entry = events.describe(event)
+            entry = self._seen.describe(event)
             self.queries.record_event(entry, event.kind in events.NOISY)
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
@@ -197,16 +197,15 @@ class Daemon:
         grant = await granted.find(self._grants, self.deps.decider, container_id, spec, variables, wait_s)
         if grant is not None and grant.whole:
             return await self._give_whole(request, grant, spec)
-        wanted = granted.request(grant, variables, default_memsize=self.config.default_memsize())
-        devices = self.deps.facts.devices()
+        config, devices = self.config, self.deps.facts.devices()
         majors = oci.majors_of(devices)
-        config = self.config
+        wanted = granted.request(grant, config, spec, majors, variables)
         options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         if isinstance(wanted, NotSliced):
             if grant is not None:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
             admit.check_disable(wanted, self.config.container)
-            closed = await whole.check(config, self._inventory, spec, majors, variables, wanted)
+            closed = await whole.check(config, self._inventory, self.deps.facts, spec, majors, variables, wanted)
             whole.add_check(directory, spec, options.hook_path, closed)
             self._log.info("passed", id=container_id, why=wanted.why)
             reply = {"ok": True, "action": "pass"} | ({"closed": closed} if closed else {})
@@ -464,6 +463,7 @@ class Daemon:
                 now=self.deps.clock(),
                 alive=self.deps.facts.is_alive,
             )
+            self._seen.learn(kernel)
             there = {(one.id, one.cookie) for one in kernel}
             self._unwatched = {key: since for key, since in self._unwatched.items() if key in there}
             for finding in findings:

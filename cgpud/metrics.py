@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from cgpu_common import waits
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Gpu, Slot, Snapshot
+from cgpu_common.tree import VIDEO_ENGINES, Gpu, Slot, Snapshot
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -51,6 +51,8 @@ class Scrape:
 
     snapshot: Snapshot | None  # None: the module is not loaded
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # container id -> name, image, pod, namespace
+    #: Of GPUs that NVML has samples of: (GPU index, directory of a slot) -> the processes that hold its memory.
+    processes: Mapping[tuple[int, str], Sequence[int]] = field(default_factory=dict)
     daemon: DaemonFigures = field(default_factory=DaemonFigures)
     version: str = ""
 
@@ -120,6 +122,17 @@ SLOT_FIGURES = (
     Figure("cgpu_container_memory_used_bytes", "Memory charged.", _stat("used_bytes")),
     Figure("cgpu_container_memory_peak_bytes", "Most memory charged at a time.", _stat("peak_bytes")),
     Figure(
+        "cgpu_container_bar1_used_bytes",
+        "Video memory mapped for the processor, in the GPU's window for that (BAR1).",
+        _stat("bar1_bytes"),
+    ),
+    *(
+        Figure(
+            f"cgpu_container_{kind}_sessions", f"Sessions of {kind.upper()}: objects of the video engine.", _stat(kind)
+        )
+        for kind in VIDEO_ENGINES
+    ),
+    Figure(
         "cgpu_container_host_memory_limit_bytes",
         "Limit of system memory by the driver, of the whole container; 0: none.",
         _stat("host_limit_bytes"),
@@ -143,7 +156,9 @@ SLOT_FIGURES = (
         _allowed,
     ),
     Figure("cgpu_container_running", "1: it may run now.", _stat("running")),
-    Figure("cgpu_container_opened", "1: it has a live graphics or compute channel.", _stat("opened")),
+    Figure(
+        "cgpu_container_opened", "1: it has a live channel of a graphics, compute or video engine.", _stat("opened")
+    ),
     Figure("cgpu_container_enforced", "1: working controls hold it to its policy.", _stat("enforced")),
     Figure("cgpu_container_dying", "1: destroyed, but still held open.", lambda _gpu, slot: int(slot.dying)),
 )
@@ -223,8 +238,28 @@ def _waits(name: str, labels: tuple[str, ...], places: Iterable[tuple[Slot, tupl
     return family
 
 
+MEMORY_KINDS = ("data", "context", "managed", "imported", "tables")
+
+
+def _memory(name: str, labels: tuple[str, ...], places: Iterable[Place]) -> Metric:
+    """The charged memory by kind; without a sample of a module that has none."""
+    family = GaugeMetricFamily(name, "What the memory is charged for.", labels=(*labels, "kind"))
+    for _, slot, values in places:
+        for kind in MEMORY_KINDS:
+            if (found := slot.stat.get(f"used_{kind}_bytes")) is not None:
+                family.add_metric((*values, kind), found)
+    return family
+
+
+Place = tuple[Gpu, Slot, tuple[str, ...]]  #: with the labels
+
+
+def _slot_places(snapshot: Snapshot) -> list[Place]:
+    return [(gpu, slot, (slot.dir, str(gpu.index), gpu.uuid)) for gpu in snapshot.gpus for slot in gpu.slots]
+
+
 def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
-    places = [(gpu, slot, (slot.dir, str(gpu.index), gpu.uuid)) for gpu in snapshot.gpus for slot in gpu.slots]
+    places = _slot_places(snapshot)
     for figure in SLOT_FIGURES:
         family = figure.family(SLOT_LABELS)
         for gpu, slot, labels in places:
@@ -233,9 +268,11 @@ def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
                 family.add_metric(labels, value)
         yield family
     yield _waits("cgpu_container_turn_wait_seconds", SLOT_LABELS, [(slot, labels) for _, slot, labels in places])
+    yield _memory("cgpu_container_memory_kind_bytes", SLOT_LABELS, places)
 
 
-def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
+def _pod_places(scrape: Scrape, snapshot: Snapshot) -> list[Place]:
+    """Those of containers in pods."""
     places = []
     for gpu in snapshot.gpus:
         for slot in gpu.slots:
@@ -243,7 +280,11 @@ def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
             found = [_utf8(known.get(label, "")) for label in ("namespace", "pod", "name")]
             if all(found) and not slot.dying:  # its successor in the pod has the same names
                 places.append((gpu, slot, (*found, str(gpu.index), gpu.uuid)))
-    known_pods = list({place[2]: place for place in places}.values())
+    return list({place[2]: place for place in places}.values())
+
+
+def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
+    known_pods = _pod_places(scrape, snapshot)
     for figure in POD_FIGURES:
         family = figure.family(POD_LABELS)
         for gpu, slot, labels in known_pods:
@@ -253,6 +294,7 @@ def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
         yield family
     waiting = [(slot, labels) for _, slot, labels in known_pods]
     yield _waits("cgpu_pod_container_turn_wait_seconds", POD_LABELS, waiting)
+    yield _memory("cgpu_pod_container_memory_kind_bytes", POD_LABELS, known_pods)
 
 
 def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
@@ -281,17 +323,65 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (info, control, latency)
 
 
+def sensors_of(daemon: DaemonFigures, gpu: Gpu) -> Mapping[str, Any]:
+    """NVML's row of the GPU; {}: it has none."""
+    for key, own in (("uuid", gpu.uuid), ("pci", gpu.pci)):
+        for row in daemon.sensors:
+            if str(row.get(key, "")).lower() == own.lower():
+                return row
+    return {}
+
+
 def _of_sensors(daemon: DaemonFigures, snapshot: Snapshot) -> Iterator[Metric]:
     """Without a sample where the card does not measure it, or NVML gives no answer."""
-    by_uuid = {str(row.get("uuid", "")).lower(): row for row in daemon.sensors}
-    by_pci = {str(row.get("pci", "")).lower(): row for row in daemon.sensors}
+    rows = {gpu.index: sensors_of(daemon, gpu) for gpu in snapshot.gpus}
     for name, about, key, scale in SENSORS:
         family = GaugeMetricFamily(name, about, labels=GPU_LABELS)
         for gpu in snapshot.gpus:
-            row = by_uuid.get(gpu.uuid.lower()) or by_pci.get(gpu.pci.lower()) or {}
-            if row.get(key) is not None:
-                family.add_metric((str(gpu.index), gpu.uuid), row[key] * scale)
+            value = rows[gpu.index].get(key)
+            if value is not None:
+                family.add_metric((str(gpu.index), gpu.uuid), value * scale)
         yield family
+
+
+#: NVML's samples of processes, added up by container: metric without its prefix, help, key of a process.
+USES = (
+    (
+        "container_sm_utilization_ratio",
+        "Part of the time in which a kernel of the container ran, by NVML's latest samples of its processes.",
+        "sm_pct",
+    ),
+    (
+        "container_memory_utilization_ratio",
+        "Part of the time in which it read or wrote memory, by the same samples.",
+        "memory_pct",
+    ),
+)
+
+
+def _use(scrape: Scrape, gpu: Gpu, slot: Slot, row: Mapping[str, Any], key: str) -> float | None:
+    """None: the driver has no samples of processes, though the GPU works. Samples of two processes can be of other
+    moments, so their sum can exceed the whole."""
+    samples: dict[int, int] = {one["pid"]: one[key] for one in row.get("processes") or ()}
+    if not samples and row.get("utilization_pct") != 0:
+        return None
+    own = scrape.processes.get((gpu.index, slot.dir), ())
+    return min(sum(samples.get(pid, 0) for pid in own), 100) / 100
+
+
+def _of_use(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
+    rows = {gpu.index: sensors_of(scrape.daemon, gpu) for gpu in snapshot.gpus}
+    kinds = (
+        ("cgpu_", SLOT_LABELS, _slot_places(snapshot)),
+        ("cgpu_pod_", POD_LABELS, _pod_places(scrape, snapshot)),
+    )
+    for prefix, labels, places in kinds:
+        for name, about, key in USES:
+            family = GaugeMetricFamily(prefix + name, about, labels=labels)
+            for gpu, slot, values in places:
+                if (value := _use(scrape, gpu, slot, rows[gpu.index], key)) is not None:
+                    family.add_metric(values, value)
+            yield family
 
 
 def _utf8(text: str) -> str:
@@ -345,6 +435,7 @@ def families(scrape: Scrape) -> Iterator[Metric]:
         yield from _of_pods(scrape, scrape.snapshot)
         yield from _of_gpus(scrape.snapshot)
         yield from _of_sensors(scrape.daemon, scrape.snapshot)
+        yield from _of_use(scrape, scrape.snapshot)
 
 
 class _Once:

@@ -38,8 +38,8 @@ def row(gpu: NvmlGpu, now: float) -> dict[str, Any]:
         "sm_active_pct": own.sm_active_pct,
         "dram_active_pct": own.dram_active_pct,
         "processes": [{"pid": one.pid, "sm_pct": one.sm_pct, "memory_pct": one.memory_pct} for one in own.processes],
-        "age_s": int(age_s),
-        "lost": gpu.lost or (f"no answer for {age_s:.0f} s" if is_stale else ""),
+        "age_s": None if gpu.read_at is None else int(age_s),
+        "lost": gpu.lost or ("no answer" if is_stale else ""),
     }
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from cgpu_common.errors import BadVariable
-from cgpu_common.model import Devices, Gpu
+from cgpu_common.errors import BadVariable, Refused
+from cgpu_common.model import Devices, Gpu, NotSliced, Request
 from cgpud import config_json, hooks, oci
 from cgpud.admit import choose
 from cgpud.env import NVIDIA, parse_devices
@@ -25,9 +25,11 @@ DRM_MAJOR = 226
 NV_MINORS = 254  # below are GPUs, from here on nvidia-modeset and nvidiactl
 # NVIDIA's device plugin names GPUs by mounts below this path.
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
-# Every container with a GPU has these nodes; they do not show which GPU.
-_COMPANIONS = re.compile(r"/dev/nvidia(ctl|-uvm|-uvm-tools|-modeset)\Z")
+# Nodes that containers with a GPU have beside its own; they do not show which GPU. Those of nvidia-caps are rights to
+# an instance of MIG, of a GPU whose own node a process needs too.
+_COMPANIONS = re.compile(r"/dev/nvidia(ctl|-uvm|-uvm-tools|-modeset|-caps/nvidia-cap[0-9]{1,5})\Z")
 _NODE = re.compile(r"/dev/nvidia([0-9]{1,3})\Z")
+_DRM_NODE = re.compile(r"/dev/dri/(?:card|renderD)([0-9]{1,7})\Z")  # the number is the minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,24 @@ class SpecDevices:
     every: bool = False
     minors: frozenset[int] = frozenset()  # M of /dev/nvidiaM
     named: tuple[Devices, ...] = ()  # by the variable of the hook
+    drm: frozenset[int] = frozenset()  # minors of DRM's nodes, of GPUs of any vendor
 
     def __bool__(self) -> bool:
-        return self.every or bool(self.minors) or bool(self.named)
+        return self.every or bool(self.minors) or bool(self.named) or bool(self.drm)
 
 
 class _Found:
     def __init__(self) -> None:
         self.minors: set[int] = set()
+        self.drm: set[int] = set()
         self.every = False
         self.companion = False
 
     def path(self, path: str) -> None:
         if node := _NODE.match(path):
             self.minors.add(int(node[1]))
+        elif node := _DRM_NODE.match(path):
+            self.drm.add(int(node[1]))
         elif _COMPANIONS.match(path):
             self.companion = True
         elif oci.is_gpu_path(path):
@@ -62,6 +68,8 @@ class _Found:
                 self.minors.add(minor)
             else:
                 self.companion = True
+        elif major == DRM_MAJOR and isinstance(minor, int) and minor >= 0:
+            self.drm.add(minor)
         elif major in (NV_MAJOR, DRM_MAJOR):
             self.every = True
         else:
@@ -101,8 +109,9 @@ def devices_in_spec(spec: config_json.Spec, majors: Iterable[int], env: Mapping[
     found.every = oci.allows_all_devices(spec)
     for node in config_json.nodes(spec):
         if not oci.keep_node(node, real):
-            if oci.is_gpu_path(node.get("path")):
-                found.path(oci.clean(node["path"]))
+            given = oci.clean(node["path"]) if oci.is_gpu_path(node.get("path")) else ""
+            if given and not (_DRM_NODE.match(given) and config_json.number(node.get("major")) is not None):
+                found.path(given)
             else:
                 found.number(node.get("major"), node.get("minor"))
     for mount in config_json.mounts(spec):
@@ -122,17 +131,55 @@ def devices_in_spec(spec: config_json.Spec, majors: Iterable[int], env: Mapping[
         found.every |= every
         named = (*named, devices) if devices else named
     lost = found.companion and not found.minors and not named
-    return SpecDevices(found.every or lost, frozenset(found.minors), named)
+    return SpecDevices(found.every or lost, frozenset(found.minors), named, frozenset(found.drm))
 
 
-def blocked_gpu(found: SpecDevices, inventory: Sequence[Gpu], refuses: Callable[[Gpu], bool]) -> str | None:
-    """One of these GPUs that is shared in slices only. An unknown GPU counts as such."""
+def _before_edit(mount: dict[str, Any]) -> dict[str, Any]:
+    """A mount of ours, which a spec that starts again has, as the node that was there before."""
+    is_ours = oci.clean(mount.get("source")).startswith(f"{oci.NODES}/")
+    return {**mount, "source": mount.get("destination")} if is_ours else mount
+
+
+def with_devices(
+    wanted: Request, spec: config_json.Spec, majors: Iterable[int], env: Mapping[str, str]
+) -> Request | NotSliced:
+    """The request with the GPUs that the spec brings by their own nodes; a node of DRM beside them names no GPU. With
+    none of them and `all`, every GPU. Raises Refused if the spec brings a GPU, and does not say which one."""
+    mounts = [_before_edit(mount) for mount in config_json.mounts(spec)]
+    found = devices_in_spec({**spec, "mounts": mounts}, majors, env)
+    variable, source = wanted.nvidia.variable if wanted.nvidia else NVIDIA, wanted.devices.source
+    if found.minors:
+        return replace(wanted, devices=Devices(source, minors=tuple(sorted(found.minors))))
+    if found.named:
+        return replace(wanted, devices=replace(found.named[0], source=source))
+    if wanted.devices.all:
+        return wanted
+    if found:
+        raise Refused(
+            f"{variable} asks for a slice, and {source} does not say of which GPU: set {NVIDIA} to all, or to its "
+            f"number or UUID"
+        )
+    return NotSliced(f"{variable} is set, and the container has no GPU")
+
+
+def blocked_gpu(
+    found: SpecDevices, inventory: Sequence[Gpu], refuses: Callable[[Gpu], bool], drm: Mapping[int, str]
+) -> str | None:
+    """One of these GPUs that is shared in slices only. An unknown GPU counts as such. @drm: the PCI address of NVIDIA's
+    GPU behind each minor of DRM, "" for another vendor's; a minor that is not in it may be of any GPU."""
     minors = {gpu.nv_minor for gpu in inventory}
-    if (found.every and not inventory) or any(minor not in minors for minor in found.minors):
+    addresses = {drm[minor] for minor in found.drm if drm.get(minor)}
+    every = found.every or not found.drm <= drm.keys()
+    if (
+        (every and not inventory)
+        or any(minor not in minors for minor in found.minors)
+        or not addresses <= {gpu.pci for gpu in inventory}
+    ):
         return "a GPU that cgpu_km does not know"
     named = {gpu.index for devices in found.named for gpu in choose(devices, inventory)}
     for gpu in inventory:
-        if (found.every or gpu.nv_minor in found.minors or gpu.index in named) and refuses(gpu):
+        given = every or gpu.nv_minor in found.minors or gpu.index in named or gpu.pci in addresses
+        if given and refuses(gpu):
             return f"GPU {gpu.number}"
     return None
 

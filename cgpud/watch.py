@@ -29,6 +29,8 @@ GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 _NAMESPACES = {"network": "net", "pid": "pid"}  # names of config.json and of /proc/<pid>/ns
 _PID_NAMESPACE = re.compile(r"/proc/([0-9]{1,10})/ns/pid", re.ASCII)
 
+NVIDIA_VENDOR = "0x10de"  # as sysfs writes it
+
 # The cgroup empties some milliseconds after the exit of init. inotify reports it; these checks are a fallback.
 CHECK_AGAIN_S = (0.1, 1.0)
 LOOK_S = 1.0
@@ -38,10 +40,15 @@ class Facts:
     """Reads /proc and the cgroup tree. No state, no decisions."""
 
     def __init__(
-        self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), dev: Path = Path("/dev")
+        self,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        dev: Path = Path("/dev"),
+        drm: Path = Path("/sys/class/drm"),
     ) -> None:
         self.proc = proc
         self.dev = dev
+        self.drm_class = drm
         self.cgroups = cgroups
         self.controller = ""
         # With cgroup v1 (or v1 and v2 mixed) every container has its own directory in the hierarchy "devices".
@@ -86,6 +93,18 @@ class Facts:
                 continue
             found.append((f"/dev/{name}", os.major(number), os.minor(number)))
         return tuple(found)
+
+    def drm(self) -> dict[int, str]:
+        """Minor of each node of DRM -> PCI address of NVIDIA's GPU behind it; "": another vendor's. A node whose device
+        cannot be read is left out."""
+        found = {}
+        for entry in self.drm_class.glob("*/dev"):  # connectors have none
+            number = (self._read(entry) or "").strip().partition(":")[2]
+            vendor = (self._read(entry.with_name("device") / "vendor") or "").strip()
+            if number.isdecimal() and vendor:
+                address = entry.with_name("device").resolve().name
+                found[int(number)] = address if vendor == NVIDIA_VENDOR else ""
+        return found
 
     def mps_directories(self) -> tuple[str, ...]:
         """The directories with pipes of an MPS daemon. One that cannot be checked counts as present."""

@@ -24,6 +24,7 @@ def _refuses(config: Config) -> Callable[[Gpu], bool]:
 async def check(
     config: Config,
     inventory: Inventory,
+    facts: Facts,
     spec: Spec,
     majors: frozenset[int],
     variables: Mapping[str, str],
@@ -40,7 +41,8 @@ async def check(
     if not found and not others:
         return ""
     gpus = await inventory.snapshot()
-    blocked = unsliced.blocked_gpu(found, gpus, _refuses(config)) if found else None
+    drm = facts.drm() if found.drm else {}
+    blocked = unsliced.blocked_gpu(found, gpus, _refuses(config), drm) if found else None
     if blocked is not None:
         raise Refused(
             f'{blocked} is shared in slices only (unsliced = "refuse" in cgpu.toml), and the container has no '

@@ -72,7 +72,7 @@ static bool is_another_file(const char *config, const char *own)
 int run_as_runtime(int argc, char **argv)
 {
 	struct command c = { 0 };
-	const char *subject = "a container with cGPU variables";
+	const char *subject = "a container with cGPU variables or NVIDIA's memory limit";
 	char bundle[PATH_MAX + 16], self[PATH_MAX] = "", why[SENTENCE_MAX];
 	struct grant grant = { 0 };
 	struct buf req = { 0 };

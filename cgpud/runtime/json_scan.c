@@ -102,6 +102,7 @@ bool json_mentions_cgpu(const char *text, size_t len)
 	while (!found && (t = scan_next(&s)))
 		found = t == '"' && strchr(s.str.p, '=') &&
 			(starts_with(s.str.p, "ALIYUN_COM_GPU_") ||
+			 starts_with(s.str.p, "NVIDIA_GPU_MEMORY_") ||
 			 starts_with(s.str.p, "CGPU_DISABLE="));
 	free(s.str.p);
 	return found;

@@ -12,8 +12,9 @@
 #include "text.h"
 
 /*
- * Does any string of the document look like NAME=value of a cGPU variable? This
- * is a superset of "process.env contains one"; the daemon parses the document.
+ * Does any string of the document look like NAME=value of a cGPU variable, or of
+ * NVIDIA's limit of a container? This is a superset of "process.env contains one";
+ * the daemon parses the document, and has the configuration.
  */
 bool json_mentions_cgpu(const char *text, size_t len);
 

@@ -23,7 +23,33 @@
 
 #include "admission.h"
 #include "hooks.h"
+#include "next_runtime.h"
 #include "nvidia_cli.h"
+#include "runtime_conf.h"
+
+/*
+ * A version or a help alone has a word of ours before it. On stderr: engines parse the next
+ * runtime's answer, which is on stdout.
+ */
+static void introduce(const char *word)
+{
+	static const char *const helps[] = { "--help", "-h", "help", "h", NULL };
+	const char *wanted, *path;
+
+	if (!strcmp(word, "--version") || !strcmp(word, "-v")) {
+		fprintf(stderr, "cgpu-runtime %s, which executes:\n", CGPU_VERSION);
+		return;
+	}
+	for (const char *const *h = helps; *h; h++) {
+		if (strcmp(word, *h))
+			continue;
+		path = next_runtime(&wanted);
+		fprintf(stderr,
+			"cgpu-runtime %s: has cgpud admit a container that asks for a slice (settings: %s;\n"
+			"cgpu-runtime(8)), then hands the unchanged arguments over to %s, whose help follows:\n",
+			CGPU_VERSION, CGPU_CONF_PATH, path ? path : wanted);
+	}
+}
 
 int main(int argc, char **argv)
 {
@@ -37,8 +63,7 @@ int main(int argc, char **argv)
 		return run_as_nvidia_cli(argc, argv);
 	if (argc >= 3 && !strcmp(argv[1], "hook"))
 		return run_as_hook(argv[2], argv + 3);
-	/* On stderr: engines parse the next runtime's answer, which is on stdout. */
-	if (argc == 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v")))
-		fprintf(stderr, "cgpu-runtime %s, which executes:\n", CGPU_VERSION);
+	if (argc == 2)
+		introduce(argv[1]);
 	return run_as_runtime(argc, argv);
 }

@@ -82,10 +82,23 @@ static bool exec_loop_detected(char **env, size_t size)
 	return false;
 }
 
-int exec_next(char **argv)
+const char *next_runtime(const char **wanted)
 {
 	const char *by_env = getenv("CGPU_RUNTIME_NEXT"), *conf = conf_get("next");
-	const char *wanted = by_env && *by_env ? by_env : conf, *path = NULL;
+	const char *named = by_env && *by_env ? by_env : conf, *path;
+
+	if (named && *named) {
+		*wanted = named;
+		return find_program(named);
+	}
+	*wanted = "runc or crun";
+	path = find_program("runc");
+	return path ? path : find_program("crun");
+}
+
+int exec_next(char **argv)
+{
+	const char *wanted, *path = next_runtime(&wanted);
 	size_t n = 2;
 
 	for (char **e = environ; *e; e++)
@@ -95,19 +108,11 @@ int exec_next(char **argv)
 
 	if (exec_loop_detected(env, n)) {
 		report_error("the runtime after cgpu-runtime, %s, calls cgpu-runtime again: "
-			     "name runc or crun instead", wanted && *wanted ? wanted : "runc");
+			     "name runc or crun instead", path ? path : wanted);
 		return 1;
 	}
-	if (wanted && *wanted) {
-		path = find_program(wanted);
-	} else {
-		path = find_program("runc");
-		if (!path)
-			path = find_program("crun");
-	}
 	if (!path) {
-		report_error("no runtime to execute after cgpu-runtime: cannot find %s",
-			     wanted && *wanted ? wanted : "runc or crun");
+		report_error("no runtime to execute after cgpu-runtime: cannot find %s", wanted);
 		return 1;
 	}
 	argv[0] = (char *)path;

@@ -3,17 +3,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "cli"))  # fake_tree.py
-
 from fakes import SHIM_TIMEOUT_S, Node, Run, drive
+from hypothesis import HealthCheck, settings
 
 SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
 

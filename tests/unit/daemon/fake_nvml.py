@@ -51,6 +51,7 @@ class Library:
     def __init__(self, cards: list[Card]) -> None:
         self.cards = cards
         self.looks = self.open = self.gpm_samples = 0
+        self.confidential: int | None = None  # ccFeature; None: not known to the driver
         for what in Card(0).answers:
             setattr(self, f"nvmlDeviceGet{what}", self._getter(what))
 
@@ -82,6 +83,11 @@ class Library:
             raise values
         for one in asked.metrics[: asked.numMetrics]:
             one.value, one.nvmlReturn = values[one.metricId], 0
+
+    def nvmlSystemGetConfComputeState(self) -> Any:
+        if self.confidential is None:
+            raise NotSupportedError
+        return SimpleNamespace(ccFeature=self.confidential)
 
     def nvmlInit(self) -> None:
         self.looks += 1

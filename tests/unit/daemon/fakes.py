@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fakelink import FakeLink
+
 from cgpu_common.config import Config
 from cgpu_common.gpus import NvmlAbsent
 from cgpu_common.model import NvmlGpu, NvmlView
 from cgpu_common.server import Server
 from cgpud.dependencies import Dependencies, NvmlSource
-from cgpud.fakelink import FakeLink
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
 from cgpud.loop import Daemon
@@ -29,6 +30,7 @@ from cgpud.store import Store
 from cgpud.watch import Facts
 
 DATA = Path(__file__).parent / "data"
+FAKE_CGPUD = Path(__file__).with_name("fakelink.py")  # the whole program on the in-memory kernel
 #: The fixture `run`.
 Run = Callable[[Coroutine[Any, Any, None]], None]
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")

@@ -28,7 +28,7 @@ Family = tuple[str, dict[tuple[tuple[str, str], ...], float]]
 def program(name: str) -> Path:
     found = FOLDER / name
     if not found.exists():
-        pytest.fail("scripts/setup-prometheus has not run: make test-daemon runs it")
+        pytest.fail("scripts/setup-prometheus has not run: make setup-test runs it")
     return found
 
 

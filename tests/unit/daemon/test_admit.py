@@ -186,6 +186,7 @@ def test_no_more_containers_than_slots_whatever_max_inst() -> None:
 
 def test_mig_and_unknown_memory() -> None:
     assert "MIG" in sentence(Request(ALL, (1,), 15), [gpu(mig=True)])
+    assert "GPU 0 has Confidential Computing on" in sentence(Request(ALL, (1,), 15), [gpu(confidential=True)])
     assert "GPU 1 is in compute mode exclusive process" in sentence(
         Request(ALL, (1,), 15), [gpu(), gpu(1, compute_mode="exclusive process")]
     )

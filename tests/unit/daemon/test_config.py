@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_common import config
+from cgpu_common import config, keys
 from cgpu_common.config import Config
 from cgpu_common.errors import ConfigError
+from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps, GpuSettings
 
 UUID = "GPU-b084ae33-e244-0959-cd97-830000000000"
@@ -91,6 +92,9 @@ BAD = [
     ("lease_s = 1.0e300", "lease_s = 1e+300", "seconds"),
     ('runtime_path = "cgpu-runtime"', "runtime_path = 'cgpu-runtime'", "an absolute path"),
     ("runtime_path = 7", "runtime_path = 7", "an absolute path"),
+    ('runtime_path = "/a\\nb"', "runtime_path = '/a\\nb'", "an absolute path"),
+    ("kube_wait_s = 46", "kube_wait_s = 46", "seconds from 1 to 45"),
+    ('metrics_tls = "certs"', "metrics_tls = 'certs'", "the absolute path of a folder"),
     ('log_level = "loud"', "log_level = 'loud'", "debug, info, warning or error"),
     ("[gpu]\npolicy = 7", "gpu.policy = 7", "0 to 6, or one of fair"),
     ("[gpu]\npolicy = -1", "gpu.policy = -1", "0 to 6"),
@@ -118,6 +122,9 @@ BAD = [
     ("[container]\nmax_memory_mib = 0", "container.max_memory_mib = 0", "at least 1"),
     ("[container]\nmax_memory_fraction = 0.0", "container.max_memory_fraction = 0.0", "above 0 and up to 1"),
     ("[container]\nmax_memory_fraction = 1.01", "container.max_memory_fraction = 1.01", "above 0 and up to 1"),
+    ("[container]\nmax_memory_fraction = true", "container.max_memory_fraction = true", "above 0 and up to 1"),
+    ('[container]\ndisable = "no"', "container.disable = 'no'", "allow or deny"),
+    ("[container]\ngrants = 1", "container.grants = 1", "optional or required"),
     ("[container]\nhighprio = false", "container.highprio = false", "allow or refuse"),
     ("container = 7", "container = 7", "a table"),
 ]
@@ -138,6 +145,7 @@ def test_a_bad_value_names_file_key_value_and_what_is_allowed(text: str, key_and
     [
         ("nonsense = 1", "nonsense is not a known key; known are allow_privileged"),
         ("__class__ = 1", "__class__ is not a known key"),
+        ("[contanier]\nallow = 1", "[contanier] is not a known table; known are [gpu], [gpu.NAME] and [container]"),
         ("[container]\nmin_weight = 1", "container.min_weight is not a known key"),
         ('[gpu."0"]\npolcy = 1', 'gpu."0".polcy is not a known key'),
         ("[gpu]\npolcy = 1", "gpu.polcy is neither a key nor a GPU"),
@@ -151,6 +159,13 @@ def test_unknown_keys(text: str, needle: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert needle in str(caught.value)
+
+
+def test_a_word_without_quotes(tmp_path: Path) -> None:
+    main = tmp_path / "cgpu.toml"
+    main.write_text("[gpu]\npolicy = weighted\n")
+    with pytest.raises(ConfigError, match=r'at line 2.*; text stands in quotes: policy = "weighted"$'):
+        config.load(main)
 
 
 def test_drop_ins_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -252,7 +267,7 @@ def test_refusing_whole_gpus_needs_a_runtime_that_asks(tmp_path: Path, conf: byt
 
 
 _LEAF = st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=8), st.lists(st.integers(), max_size=2))
-_NAMES = [*config.NODE_KEYS, *config.GPU_KEYS, *config.CONTAINER_KEYS, "gpu", "container", "0", UUID, "x"]
+_NAMES = [*keys.NODE, *keys.GPU, *keys.CONTAINER, "gpu", "container", "0", UUID, "x"]
 _NAME = st.sampled_from(_NAMES)
 
 
@@ -265,6 +280,6 @@ def test_whatever_a_file_says_there_is_a_configuration_or_a_sentence(values: dic
         assert "\n" not in str(error)
         return
     for table in (made.gpu, *made.gpus.values()):
-        assert table.policy in (None, 0, 1, 2, 3, 4, 5)
+        assert table.policy in (None, *Policy)
         assert table.overcommit is None or 100 <= table.overcommit <= 1000
-        assert table.max_inst is None or 1 <= table.max_inst <= 25
+        assert table.max_inst is None or 1 <= table.max_inst <= 100

@@ -26,7 +26,9 @@ BOARDS: dict[str, Board] = {name: json.loads((PAGES / f"{name}.json").read_text(
 SLOT_STAT = (
     "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
-    "enforced 0\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n" + waits({3: 10, 5: 20}, 30)
+    "enforced 0\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
+    + waits({3: 10, 5: 20}, 30)
+    + f"\nused_data_bytes {192 * MIB}\nused_context_bytes {64 * MIB}"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -34,7 +36,9 @@ GPU_STAT = (
     f"control_failed 2\nturns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\n"
     f"driver_used_bytes {900 * MIB}\nunattributed_bytes {132 * MIB}"
 )
-FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2})
+CARD: dict[str, Any] = {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "utilization_pct": 30}
+CARD |= {"processes": [{"pid": 19772, "sm_pct": 21, "memory_pct": 7}]}
+FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
 #: The extender's and kube-state-metrics', of which test_extender holds names and labels.
 OTHERS = """\
 cgpu_node_gpu_units{node="a",gpu="0",unit="GiB"} 15

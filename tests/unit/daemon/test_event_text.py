@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, Run, eventually
+from fakelink import FakeLink
+from fakes import Node, eventually
 from structlog.testing import capture_logs
 
 from cgpu_common import log
 from cgpu_common.errors import Resync
-from cgpu_common.events import LogThrottle, describe
+from cgpu_common.events import LogThrottle, Seen, describe
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import MIB, Container, KernelEvent, KernelGpu, Slot
-from cgpud.fakelink import FakeLink
 
 REPO = Path(__file__).resolve().parents[3]
 PAGE = REPO / "docs/reference/netlink.md"
@@ -34,11 +34,11 @@ TOLD = [
     ),
     (KernelEvent(Event.DYING, WHOLE), "info", "was destroyed; what is still open holds 5 MiB of GPU 0"),
     (KernelEvent(Event.GONE, WHOLE), "info", "container ffffffffffff is gone, its memory returned"),
-    (KernelEvent(Event.CHANGED, WHOLE), "info", "was changed (GPU 0: 6043 MiB, weight 2, high priority)"),
+    (KernelEvent(Event.CHANGED, WHOLE), "info", "was changed, and has now GPU 0: 6043 MiB, weight 2, high priority"),
     (
         KernelEvent(Event.CHANGED, replace(WHOLE, slots=(replace(WHOLE.slots[0], highprio=False, ceiling=30),))),
         "info",
-        "was changed (GPU 0: 6043 MiB, weight 2, ceiling 30)",
+        "was changed, and has now GPU 0: 6043 MiB, weight 2, ceiling 30",
     ),
     (
         KernelEvent(
@@ -59,6 +59,16 @@ TOLD = [
         KernelEvent(Event.CONTROL_FAILED, NAMES, GPU, {"control": 1, "status": 0x40, "suppressed": 0}),
         "warning",
         "the driver did not freeze or thaw container ffffffffffff on GPU 0: status 0x40",
+    ),
+    (
+        KernelEvent(
+            Event.QUOTA,
+            NAMES,
+            GPU,
+            {"resource": "nvdec", "asked": 1, "limit": 11, "used": 11, "pid": 42, "suppressed": 3},
+        ),
+        "warning",
+        "refused 1 sessions of NVDEC on GPU 0: it has 11 of the 11 that it may have now (process 42); 3 more like it",
     ),
     (
         KernelEvent(Event.CONTROLS, None, GPU, {"old": 3, "new": 2, "ineffective": 1}),
@@ -147,31 +157,76 @@ def test_quiet_forgets() -> None:
     assert len(throttle._logged) <= 61
 
 
-def test_the_log_tells_it(node: Node, run: Run) -> None:
-    async def main() -> None:
-        with capture_logs() as lines:
-            async with node.running() as daemon:
-                await eventually(lambda: node.link._listeners, "listening")
-                container = (await node.prepare("a" * 64)) and node.link.containers["a" * 64]
-                for asked in range(1, 101):
-                    node.link.emit(
-                        Event.REFUSED, container, 0, asked=asked * MIB, limit=MIB, used=MIB, pid=1, suppressed=0
-                    )
-                node.link.emit(Event.POLICY, None, 0, old=5, new=2)
-                await eventually(lambda: daemon.kernel_events["policy"], "the policy")
-                node.now += 61
-                node.link.emit(Event.REFUSED, container, 0, asked=7 * MIB, limit=MIB, used=MIB, pid=1, suppressed=0)
-                await eventually(lambda: daemon.kernel_events["refused"] == 101, "the last one")
-        refused = [line for line in lines if line.get("kind") == "refused"]
-        assert [line["asked_bytes"] // MIB for line in refused] == [1, 7]
-        assert "not_logged" not in refused[0]
-        assert refused[1]["not_logged"] == 99
-        assert refused[0]["log_level"] == "warning"
-        assert refused[0]["gpu"] == 0
-        (policy,) = [line for line in lines if line.get("kind") == "policy"]
-        assert policy["event"] == "the policy of GPU 0 changed from 5 (native) to 2 (weighted)"
+CHANGES = [
+    ({"weight": 5}, "GPU 0 weight 2 -> 5", [(0, "weight", 2, 5)]),
+    ({"limit": 8058 * MIB}, "GPU 0 memory 6043 MiB -> 8058 MiB", [(0, "limit_bytes", 6043 * MIB, 8058 * MIB)]),
+    ({"highprio": False}, "GPU 0 high priority yes -> no", [(0, "highprio", 1, 0)]),
+    ({"ceiling": 30}, "GPU 0 ceiling none -> 30", [(0, "ceiling", 0, 30)]),
+    ({"host_limit": 512 * MIB}, "host memory no limit -> 512 MiB", [(None, "host_limit_bytes", 0, 512 * MIB)]),
+    (
+        {"weight": 1, "ceiling": 4},
+        "GPU 0 weight 2 -> 1, GPU 0 ceiling none -> 4",
+        [(0, "weight", 2, 1), (0, "ceiling", 0, 4)],
+    ),
+]
 
-    run(main())
+
+@pytest.mark.parametrize(("values", "words", "found"), CHANGES, ids=[row[1] for row in CHANGES])
+def test_a_change_has_the_values_before_it(values: dict[str, Any], words: str, found: list[tuple[Any, ...]]) -> None:
+    now = replace(WHOLE, slots=(replace(WHOLE.slots[0], **values),))
+    entry = describe(KernelEvent(Event.CHANGED, now), WHOLE)
+    assert entry.text == f"container ffffffffffff was changed: {words}"
+    assert [tuple(one.values()) for one in entry.fields["changes"]] == found
+
+
+def test_the_state_before_a_change_is_that_of_the_last_event() -> None:
+    seen = Seen()
+    weights = [replace(WHOLE, slots=(replace(WHOLE.slots[0], weight=weight, used=weight),)) for weight in range(5)]
+    seen.learn([weights[1]])
+    about_a_gpu = KernelEvent(Event.REFUSED, NAMES, GPU, {"asked": 1})
+    texts = [seen.describe(one).text for one in (KernelEvent(Event.CHANGED, weights[2]), about_a_gpu)]
+    seen.learn([weights[1]])  # a list that was read before that event
+    texts += [seen.describe(KernelEvent(Event.CHANGED, weights[n])).text for n in (3, 3)]
+    assert [texts[0][-6:], texts[2][-6:]] == ["1 -> 2", "2 -> 3"]
+    assert "was set to the values that it had (GPU 0: 6043 MiB, weight 3" in texts[3]
+    seen.describe(KernelEvent(Event.GONE, weights[3]))
+    assert "changes" not in seen.describe(KernelEvent(Event.CHANGED, weights[4])).fields, "another life of the id"
+
+
+async def test_the_daemon_keeps_what_a_change_changed(node: Node) -> None:
+    with capture_logs() as lines:
+        async with node.running() as daemon:
+            await eventually(lambda: node.link._listeners, "listening")
+            await node.prepare("a" * 64)
+            made = node.link.containers["a" * 64]
+            await node.link.set("a" * 64, made.cookie, {0: {S.WEIGHT: made.slots[0].weight + 1}})
+            await eventually(lambda: daemon.kernel_events["changed"], "the change")
+            (row,) = [one for one in daemon.queries.events(0)["events"] if one["fields"]["kind"] == "changed"]
+    (line,) = [line for line in lines if line.get("kind") == "changed"]
+    assert line["event"].endswith("GPU 0 weight 1 -> 2")
+    assert row["fields"]["changes"] == [{"gpu": 0, "name": "weight", "old": 1, "new": 2}]
+
+
+async def test_the_log_tells_it(node: Node) -> None:
+    with capture_logs() as lines:
+        async with node.running() as daemon:
+            await eventually(lambda: node.link._listeners, "listening")
+            container = (await node.prepare("a" * 64)) and node.link.containers["a" * 64]
+            for asked in range(1, 101):
+                node.link.emit(Event.REFUSED, container, 0, asked=asked * MIB, limit=MIB, used=MIB, pid=1, suppressed=0)
+            node.link.emit(Event.POLICY, None, 0, old=5, new=2)
+            await eventually(lambda: daemon.kernel_events["policy"], "the policy")
+            node.now += 61
+            node.link.emit(Event.REFUSED, container, 0, asked=7 * MIB, limit=MIB, used=MIB, pid=1, suppressed=0)
+            await eventually(lambda: daemon.kernel_events["refused"] == 101, "the last one")
+    refused = [line for line in lines if line.get("kind") == "refused"]
+    assert [line["asked_bytes"] // MIB for line in refused] == [1, 7]
+    assert "not_logged" not in refused[0]
+    assert refused[1]["not_logged"] == 99
+    assert refused[0]["log_level"] == "warning"
+    assert refused[0]["gpu"] == 0
+    (policy,) = [line for line in lines if line.get("kind") == "policy"]
+    assert policy["event"] == "the policy of GPU 0 changed from 5 (native) to 2 (weighted)"
 
 
 class Deaf(FakeLink):
@@ -187,14 +242,11 @@ class Deaf(FakeLink):
             yield event
 
 
-def test_what_was_lost_is_looked_up(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link = Deaf()
-        async with node.running() as daemon:
-            await eventually(lambda: node.link._listeners, "listening again")
-            assert daemon.kernel_events["resync"] == 1
-
-    run(main())
+async def test_what_was_lost_is_looked_up(node: Node) -> None:
+    node.link = Deaf()
+    async with node.running() as daemon:
+        await eventually(lambda: node.link._listeners, "listening again")
+        assert daemon.kernel_events["resync"] == 1
 
 
 def test_a_line_for_the_journal() -> None:

@@ -6,17 +6,21 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from cgpu_common import config
+from cgpu_common import config, keys, settings
+from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.settings import Caps, GpuSettings
 
-SYSTEMD = Path(__file__).resolve().parents[3] / "systemd"
+REPO = Path(__file__).resolve().parents[3]
+SYSTEMD = REPO / "systemd"
 EXAMPLE = (SYSTEMD / "cgpu.toml.example").read_text()
-PAGE = (SYSTEMD.parent / "docs/reference/configuration.md").read_text()
+PROC = (REPO / "docs/reference/proc.md").read_text()
 
 
 def parsed(text: str) -> config.Config:
@@ -32,26 +36,59 @@ def test_every_key_is_there_and_good() -> None:
     values = tomllib.loads(text)
     gpu, container = values.pop("gpu"), values.pop("container")
     tables = [name for name, value in gpu.items() if isinstance(value, dict)]
-    assert set(values) == set(config.NODE_KEYS)
-    assert set(gpu) - set(tables) == set(config.GPU_KEYS)
-    assert set(container) == set(config.CONTAINER_KEYS)
+    assert set(values) == set(keys.NODE)
+    assert set(gpu) - set(tables) == set(keys.GPU)
+    assert set(container) == set(keys.CONTAINER)
     whole = parsed(text)
     assert set(whole.gpus) == {"0", "0000:01:00.0", "gpu-b084ae33-e244-0959-cd97-830000000000"}
     assert whole.gpu == GpuSettings(5, 20, 80, 0, 0, 100, 0, "allow")
     assert whole.container == Caps(8192, 1.0, 25, "allow", "allow", "optional", 25)
 
 
+def test_each_key_is_a_field() -> None:
+    """Of the table that it stands in; and each field is a key, but those that the files do not have."""
+    for table, where, others in (
+        (keys.NODE, config.Config, {"gpu", "gpus", "container", "files", "fingerprint"}),
+        (keys.GPU, GpuSettings, set()),
+        (keys.CONTAINER, Caps, {"files"}),
+    ):
+        assert {one.name for one in fields(where)} - others == set(table)
+
+
 def test_every_key_is_explained() -> None:
-    """Each key, or a group of them, has a comment above."""
+    """Each key has a comment above."""
     lines = EXAMPLE.splitlines()
     for number, line in enumerate(lines):
         if re.match(r"(# )?(\w+ = |\[)", line) and not re.match(r"(# )?(\w+ = |\[)", lines[number - 1]):
             assert lines[number - 1].startswith("# ") or lines[number - 1] == "", line
 
 
-def test_the_page_names_every_key() -> None:
-    for key in (*config.NODE_KEYS, *config.GPU_KEYS, *config.CONTAINER_KEYS):
-        assert f"`{key}`" in PAGE, key
+def test_example_and_page_are_made_from_the_keys() -> None:
+    done = subprocess.run([sys.executable, REPO / "scripts/config-doc", "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def proc_row(node: str) -> str:
+    """The range and the default of a GPU's node, as the contract has them."""
+    found = re.search(rf"^\| `N/{node}` \| 0644 \| [^|]* \| ([^|]*) \|", PROC, re.M)
+    assert found, node
+    return found[1]
+
+
+@pytest.mark.parametrize("name", [name for name, key in keys.GPU.items() if key.attr is not None])
+def test_the_contract_has_the_keys_range_and_default(name: str) -> None:
+    """docs/reference/proc.md, which a test in the virtual machine compares with the module."""
+    key = keys.GPU[name]
+    text, _, default = proc_row(key.node).partition("; ")
+    least, most = key.kind.least, key.kind.most
+    if name == "default_memsize_mib":  # bytes there; 0 is for the daemon only
+        assert text.startswith("1048576…2^63-1")
+    elif name == "max_inst":
+        assert text == f"{least}…{MAX_INST_MAX}, under burst to {most} ({MAX_INST_MAX} containers)"
+    elif name != "uvm":
+        assert text.split(",")[0] == f"{least}…{most}"
+    if name not in ("default_memsize_mib", "slice_us"):  # chosen by the kernel
+        assert default.strip("`") == str(key.default if name == "uvm" else settings.KERNEL_KEYS[name].default)
 
 
 def test_the_unit(tmp_path: Path) -> None:

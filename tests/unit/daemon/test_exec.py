@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, Run
+from fakes import Node
 from test_oci import OTHER_NAMES
 from test_shim import Answerer, Place, answerer, place
 
@@ -198,28 +198,22 @@ def exec_in(node: Node, container_id: str) -> Any:
     return node.ask(op="exec", id=container_id, capability="CAP_SYS_ADMIN")
 
 
-def test_the_daemon_refuses_it_while_the_container_lives(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            assert await exec_in(node, ID) == {"ok": True}
-            await node.start(ID)
-            refused = await exec_in(node, ID)
-            assert not refused["ok"]
-            assert "the container has a slice, which a process with CAP_SYS_ADMIN could undo" in refused["error"]
-            assert "allow_privileged = true" in refused["error"]
-            assert await exec_in(node, "another") == {"ok": True}
-            assert set(node.link.containers) == {ID}
-            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert await exec_in(node, ID) == {"ok": True}
-
-    run(main())
+async def test_the_daemon_refuses_it_while_the_container_lives(node: Node) -> None:
+    async with node.running():
+        assert await exec_in(node, ID) == {"ok": True}
+        await node.start(ID)
+        refused = await exec_in(node, ID)
+        assert not refused["ok"]
+        assert "the container has a slice, which a process with CAP_SYS_ADMIN could undo" in refused["error"]
+        assert "allow_privileged = true" in refused["error"]
+        assert await exec_in(node, "another") == {"ok": True}
+        assert set(node.link.containers) == {ID}
+        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert await exec_in(node, ID) == {"ok": True}
 
 
-def test_an_administrator_can_permit_it(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running() as daemon:
-            await node.start(ID)
-            daemon.config = type(daemon.config)(allow_privileged=True)
-            assert await exec_in(node, ID) == {"ok": True}
-
-    run(main())
+async def test_an_administrator_can_permit_it(node: Node) -> None:
+    async with node.running() as daemon:
+        await node.start(ID)
+        daemon.config = type(daemon.config)(allow_privileged=True)
+        assert await exec_in(node, ID) == {"ok": True}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import Card, Library
+from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, Node, Run
 from structlog.testing import capture_logs
 
@@ -22,7 +23,6 @@ from cgpu_common.model import MIB
 from cgpu_common.server import Request
 from cgpu_common.wire import Message
 from cgpud import env, inventory
-from cgpud.fakelink import FakeLink, example_gpus
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -60,58 +60,58 @@ def test_mig_is_what_is_in_force(nvml: Library, mode: tuple[int, int] | None, mi
     assert nvml.open == 0, "NVML is closed again"
 
 
-def test_a_gpu_in_mig_mode_is_refused(node: Node, run: Run, nvml: Library) -> None:
-    async def main() -> None:
-        nvml.cards[0].answers["MigMode"] = (1, 1)
-        async with node.running():
-            assert (await node.prepare(ID))["error"] == "GPU 0 is in MIG mode, which cannot be sliced"
-            assert not node.link.calls
+@pytest.mark.parametrize("feature", [None, 0, 1])
+async def test_confidential_computing_is_refused(node: Node, nvml: Library, feature: int | None) -> None:
+    nvml.confidential = feature
+    async with node.running():
+        said = (await node.prepare(ID)).get("error", "")
+        assert said.startswith("GPU 0 has Confidential Computing on, which cannot be sliced") == (feature == 1)
+        assert bool(node.link.calls) == (feature != 1)
 
-    run(main())
+
+async def test_a_gpu_in_mig_mode_is_refused(node: Node, nvml: Library) -> None:
+    nvml.cards[0].answers["MigMode"] = (1, 1)
+    async with node.running():
+        assert (await node.prepare(ID))["error"] == "GPU 0 is in MIG mode, which cannot be sliced"
+        assert not node.link.calls
 
 
-def test_nvml_is_asked_again(node: Node, run: Run, nvml: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_is_asked_again(node: Node, nvml: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at every start, because a query can take a second. A change by an administrator is seen within a minute."""
     now = [1000.0]
     monkeypatch.setattr(inventory, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    async def main() -> None:
-        async with node.running():
-            assert (await node.prepare(ID, HALF))["ok"]
-            looks = nvml.looks
-            now[0] += 0.5
-            assert (await node.prepare(OTHER, HALF))["ok"]
-            assert nvml.looks == looks, "the last answer is recent enough"
-            nvml.cards[0].answers["MigMode"] = (1, 1)
-            now[0] += 60
-            assert "is in MIG mode" in (await node.prepare("third", HALF))["error"]
-            assert nvml.looks == looks + 1
-            nvml.cards[0].answers["MigMode"] = (0, 0)
-            now[0] += 60
-            assert (await node.prepare("third", HALF))["ok"]
-
-    run(main())
+    async with node.running():
+        assert (await node.prepare(ID, HALF))["ok"]
+        looks = nvml.looks
+        now[0] += 0.5
+        assert (await node.prepare(OTHER, HALF))["ok"]
+        assert nvml.looks == looks, "the last answer is recent enough"
+        nvml.cards[0].answers["MigMode"] = (1, 1)
+        now[0] += 60
+        assert "is in MIG mode" in (await node.prepare("third", HALF))["error"]
+        assert nvml.looks == looks + 1
+        nvml.cards[0].answers["MigMode"] = (0, 0)
+        now[0] += 60
+        assert (await node.prepare("third", HALF))["ok"]
 
 
 # ---- one after the other ----
 
 
-def test_starts_at_the_same_moment(node: Node, run: Run) -> None:
+async def test_starts_at_the_same_moment(node: Node) -> None:
     """All requests reach the daemon before the first one has read the kernel's sums."""
 
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(2))
-        async with node.running() as daemon:
-            asked = [
-                Request(Message("prepare", f"{n:064x}", str(node.bundle(f"{n:064x}", VARIABLES))), os.getpid())
-                for n in range(12)
-            ]
-            replies = await asyncio.gather(*map(daemon.handle, asked))
-            assert sum(reply["ok"] for reply in replies) == len(node.link.containers) == 2
-            for gpu in await node.link.gpus():
-                assert (gpu.limits or 0) <= gpu.total
-
-    run(main())
+    node.link = FakeLink(example_gpus(2))
+    async with node.running() as daemon:
+        asked = [
+            Request(Message("prepare", f"{n:064x}", str(node.bundle(f"{n:064x}", VARIABLES))), os.getpid())
+            for n in range(12)
+        ]
+        replies = await asyncio.gather(*map(daemon.handle, asked))
+        assert sum(reply["ok"] for reply in replies) == len(node.link.containers) == 2
+        for gpu in await node.link.gpus():
+            assert (gpu.limits or 0) <= gpu.total
 
 
 # ---- weight 0 ----
@@ -124,26 +124,23 @@ def test_starts_at_the_same_moment(node: Node, run: Run) -> None:
         (5, "policy 5 (native) ignores weights, so it runs; under any other policy weight 0 is no compute"),
     ],
 )
-def test_weight_0_is_reported(node: Node, run: Run, policy: int, about: str) -> None:
+async def test_weight_0_is_reported(node: Node, policy: int, about: str) -> None:
     """In the reply and in the log, with the effect of weight 0 under the policy in force."""
 
-    async def main() -> None:
-        node.link = FakeLink((replace(example_gpus()[0], max_inst=3, policy=policy),))
-        async with node.running():
-            assert "warning" not in await node.prepare(ID, (*HALF, "ALIYUN_COM_GPU_SCHD_WEIGHT=3"))
-            with capture_logs() as lines:
-                reply = await node.prepare(OTHER, HALF)
-            assert reply["ok"]
-            assert reply["action"] == "edited"
-            warning = reply["warning"]
-            assert f"GPU 0 has no weight left, so the container gets weight 0: {about}; held by: " in warning
-            assert warning.endswith(f"held by: {ID[:12]} 3")
-            (line,) = [line for line in lines if line["event"] == "admitted, but"]
-            assert line == {"event": "admitted, but", "log_level": "warning", "id": OTHER, "warning": warning}
-            assert [slot.weight for slot in node.link.containers[OTHER].slots] == [0]
-            assert [slot.limit for slot in node.link.containers[OTHER].slots] == [3021 * MIB]
-
-    run(main())
+    node.link = FakeLink((replace(example_gpus()[0], max_inst=3, policy=policy),))
+    async with node.running():
+        assert "warning" not in await node.prepare(ID, (*HALF, "ALIYUN_COM_GPU_SCHD_WEIGHT=3"))
+        with capture_logs() as lines:
+            reply = await node.prepare(OTHER, HALF)
+        assert reply["ok"]
+        assert reply["action"] == "edited"
+        warning = reply["warning"]
+        assert f"GPU 0 has no weight left, so the container gets weight 0: {about}; held by: " in warning
+        assert warning.endswith(f"held by: {ID[:12]} 3")
+        (line,) = [line for line in lines if line["event"] == "admitted, but"]
+        assert line == {"event": "admitted, but", "log_level": "warning", "id": OTHER, "warning": warning}
+        assert [slot.weight for slot in node.link.containers[OTHER].slots] == [0]
+        assert [slot.limit for slot in node.link.containers[OTHER].slots] == [3021 * MIB]
 
 
 # ---- values without effect ----

@@ -116,6 +116,25 @@ except NvmlAbsent as error:
 """
 
 
+FROM_DRIVER = """
+from pathlib import Path
+from cgpu_common import gpus
+gpus.DRIVER_ROOT = Path({!r})
+print([gpu.uuid for gpu in gpus.query()])
+"""
+
+
+@pytest.mark.parametrize("folder", ["usr/lib/x86_64-linux-gnu", "usr/lib64"])
+def test_the_library_of_a_driver_container(tmp_path: Path, folder: str) -> None:
+    """The GPU Operator's driver is below /run/nvidia/driver, where no linker looks."""
+    (tmp_path / folder).mkdir(parents=True)
+    words = ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", "libnvidia-ml.so.1", str(STUB)]
+    subprocess.run(words, check=True, cwd=tmp_path / folder)
+    script = [sys.executable, "-c", FROM_DRIVER.format(str(tmp_path))]
+    found = subprocess.run(script, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}, capture_output=True, text=True)
+    assert found.stdout == "['GPU-b084ae33-e244-0959-cd97-830000000000']\n", found.stderr
+
+
 def run_query(library_path: str) -> object:
     pytest.importorskip("pynvml")
     out = subprocess.run(
@@ -143,6 +162,7 @@ def test_query_through_a_stub(tmp_path: Path) -> None:
             "total_mib": 15109,
             "name": "",
             "mig": False,
+            "confidential": False,
             "used_mib": 301,
             "compute_mode": "exclusive process",
             "lost": "",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, Node, Run
 
 from cgpu_common.config import Config, merge
@@ -18,7 +19,6 @@ from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud.admit import check_disable
 from cgpud.env import parse
-from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.grants import ANNOTATIONS, Grants, Subject, subjects
 
 ID = "0123456789abcdef" * 4
@@ -37,20 +37,17 @@ POD = {"namespace": "team-a", "pod": "train-0", "uid": "u-1", "container": "main
 
 
 @pytest.mark.parametrize("env", OFF, ids=str)
-def test_an_image_cannot_switch_isolation_off_where_it_may_not(node: Node, run: Run, env: tuple[str, ...]) -> None:
-    async def main() -> None:
-        node.config = Config(container=Caps(disable="deny", files={"disable": "/etc/cgpu/cgpu.toml"}))
-        path = node.bundle(ID, env) / "config.json"
-        before = path.read_bytes()
-        async with node.running():
-            error = (await node.prepare(ID, env))["error"]
-            assert error.endswith(
-                'a container may not switch cGPU off: disable = "deny" in [container] of /etc/cgpu/cgpu.toml'
-            )
-            assert path.read_bytes() == before
-            assert (await node.prepare(OTHER))["ok"], "another container is not concerned"
-
-    run(main())
+async def test_an_image_cannot_switch_isolation_off_where_it_may_not(node: Node, env: tuple[str, ...]) -> None:
+    node.config = Config(container=Caps(disable="deny", files={"disable": "/etc/cgpu/cgpu.toml"}))
+    path = node.bundle(ID, env) / "config.json"
+    before = path.read_bytes()
+    async with node.running():
+        error = (await node.prepare(ID, env))["error"]
+        assert error.endswith(
+            'a container may not switch cGPU off: disable = "deny" in [container] of /etc/cgpu/cgpu.toml'
+        )
+        assert path.read_bytes() == before
+        assert (await node.prepare(OTHER))["ok"], "another container is not concerned"
 
 
 LIMITS = [
@@ -78,14 +75,11 @@ def test_disable_is_denied_where_limits_are_set(keys: dict[str, Any], denied: bo
         check_disable(wanted, caps)
 
 
-def test_a_container_without_variables_is_not_concerned(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = Config(container=Caps(disable="deny"))
-        async with node.running():
-            for env in ((), ("ALIYUN_COM_GPU_SCHD_WEIGHT=3",), ("CGPU_DISABLE=0",)):
-                assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
-
-    run(main())
+async def test_a_container_without_variables_is_not_concerned(node: Node) -> None:
+    node.config = Config(container=Caps(disable="deny"))
+    async with node.running():
+        for env in ((), ("ALIYUN_COM_GPU_SCHD_WEIGHT=3",), ("CGPU_DISABLE=0",)):
+            assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
 
 
 # ---- grants ----
@@ -115,100 +109,80 @@ TENANT = [
 
 @pytest.mark.parametrize("crio", [False, True])
 @pytest.mark.parametrize("env", TENANT, ids=str)
-def test_a_grant_is_out_of_the_tenants_reach(node: Node, run: Run, env: tuple[str, ...], crio: bool) -> None:
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(2))
-        async with node.running():
-            assert await node.ask(op="grant", grant={"subject": POD, "variables": SIX}) == {"ok": True}
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, env, crio))
-            assert reply["action"] == "edited"
-            (slot,) = node.link.containers[ID].slots
-            assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 6043 * MIB, 1, False)
-
-    run(main())
+async def test_a_grant_is_out_of_the_tenants_reach(node: Node, env: tuple[str, ...], crio: bool) -> None:
+    node.link = FakeLink(example_gpus(2))
+    async with node.running():
+        assert await node.ask(op="grant", grant={"subject": POD, "variables": SIX}) == {"ok": True}
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, env, crio))
+        assert reply["action"] == "edited"
+        (slot,) = node.link.containers[ID].slots
+        assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 6043 * MIB, 1, False)
 
 
 @pytest.mark.parametrize("change", [{"uid": "u-2"}, {"uid": ""}, {"namespace": "x"}, {"pod": "x"}, {"container": "x"}])
-def test_a_grant_is_for_its_subject_only(node: Node, run: Run, change: dict[str, str]) -> None:
-    async def main() -> None:
-        node.config = Config(container=Caps(grants="required", files={"grants": "/f"}))
-        async with node.running():
-            variables = {**SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}
-            await node.ask(op="grant", grant={"subject": POD, "variables": variables})
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, VARIABLES, **change))
-            assert reply["error"] == (
-                "the variables ask for a slice, and no grant gives the container one: "
-                'grants = "required" in [container] of /f'
-            )
-            assert not node.link.calls
-            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, VARIABLES)))["ok"]
-
-    run(main())
+async def test_a_grant_is_for_its_subject_only(node: Node, change: dict[str, str]) -> None:
+    node.config = Config(container=Caps(grants="required", files={"grants": "/f"}))
+    async with node.running():
+        variables = {**SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}
+        await node.ask(op="grant", grant={"subject": POD, "variables": variables})
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, VARIABLES, **change))
+        assert reply["error"] == (
+            "the variables ask for a slice, and no grant gives the container one: "
+            'grants = "required" in [container] of /f'
+        )
+        assert not node.link.calls
+        assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, VARIABLES)))["ok"]
 
 
-def test_a_grant_without_a_uid_is_for_any_pod_of_the_name(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            subject = {key: value for key, value in POD.items() if key != "uid"}
-            await node.ask(op="grant", grant={"subject": subject, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_IDX": "0"}})
-            for uid in ("u-7", ""):
-                bundle = annotate(node, ID, ("CGPU_DISABLE=1",), uid=uid)
-                error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
-                assert "ALIYUN_COM_GPU_VISIBLE_DEVICES names GPU 1" in error, "of the grant: there is one GPU"
-
-    run(main())
+async def test_a_grant_without_a_uid_is_for_any_pod_of_the_name(node: Node) -> None:
+    async with node.running():
+        subject = {key: value for key, value in POD.items() if key != "uid"}
+        await node.ask(op="grant", grant={"subject": subject, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_IDX": "0"}})
+        for uid in ("u-7", ""):
+            bundle = annotate(node, ID, ("CGPU_DISABLE=1",), uid=uid)
+            error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+            assert "ALIYUN_COM_GPU_VISIBLE_DEVICES names GPU 1" in error, "of the grant: there is one GPU"
 
 
-def test_a_grant_outlives_the_daemon_and_a_cleared_run(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running() as daemon:
-            variables = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
-            await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": variables})
-            (file,) = (node.directory / "state/grants").iterdir()
-            assert file.parent.stat().st_mode & 0o777 == 0o700
-            file.unlink()
-            await daemon.reconcile()
-            assert file.exists()
-            (file.parent / "x.json").write_text("{}")
-        async with node.running():
-            assert (await node.ask(op="status"))["grants"] == 1
-            assert (await node.prepare(ID, ("CGPU_DISABLE=1",)))["action"] == "edited"
-            assert node.link.containers[ID].slots[0].limit == 3021 * MIB
-            assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": True}
-            assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": False}
-            assert ID in node.link.containers, "a container that has its slice keeps it"
-            assert not file.exists()
-            assert (await node.ask(op="status"))["grants"] == 0
-            assert await node.prepare(OTHER, ("CGPU_DISABLE=1",)) == {"ok": True, "action": "pass"}
-
-    run(main())
+async def test_a_grant_outlives_the_daemon_and_a_cleared_run(node: Node) -> None:
+    async with node.running() as daemon:
+        variables = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
+        await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": variables})
+        (file,) = (node.directory / "state/grants").iterdir()
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        file.unlink()
+        await daemon.reconcile()
+        assert file.exists()
+        (file.parent / "x.json").write_text("{}")
+    async with node.running():
+        assert (await node.ask(op="status"))["grants"] == 1
+        assert (await node.prepare(ID, ("CGPU_DISABLE=1",)))["action"] == "edited"
+        assert node.link.containers[ID].slots[0].limit == 3021 * MIB
+        assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": True}
+        assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": False}
+        assert ID in node.link.containers, "a container that has its slice keeps it"
+        assert not file.exists()
+        assert (await node.ask(op="status"))["grants"] == 0
+        assert await node.prepare(OTHER, ("CGPU_DISABLE=1",)) == {"ok": True, "action": "pass"}
 
 
-def test_a_grant_is_bounded_by_the_caps(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = Config(container=Caps(max_memory_mib=100))
-        async with node.running():
-            await node.ask(
-                op="grant", grant={"subject": {"id": ID}, "variables": dict(v.split("=") for v in VARIABLES)}
-            )
-            assert "100 MiB are allowed" in (await node.prepare(ID))["error"]
-
-    run(main())
+async def test_a_grant_is_bounded_by_the_caps(node: Node) -> None:
+    node.config = Config(container=Caps(max_memory_mib=100))
+    async with node.running():
+        await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": dict(v.split("=") for v in VARIABLES)})
+        assert "100 MiB are allowed" in (await node.prepare(ID))["error"]
 
 
-def test_a_grant_that_gives_nothing_any_more(node: Node, run: Run) -> None:
+async def test_a_grant_that_gives_nothing_any_more(node: Node) -> None:
     """The grant relied on a default size that the administrator has removed: an error, and no whole GPU instead."""
 
-    async def main() -> None:
-        node.config = Config(gpu=GpuSettings(default_memsize_mib=1000))
-        async with node.running() as daemon:
-            grant = {"subject": {"id": ID}, "variables": {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}}
-            assert (await node.ask(op="grant", grant=grant))["ok"]
-            assert (await node.prepare(ID, ()))["action"] == "edited"
-            daemon.config = replace(daemon.config, gpu=GpuSettings())
-            assert "gives no slice: ALIYUN_COM_GPU_MEM_CONTAINER is not set" in (await node.prepare(ID, ()))["error"]
-
-    run(main())
+    node.config = Config(gpu=GpuSettings(default_memsize_mib=1000))
+    async with node.running() as daemon:
+        grant = {"subject": {"id": ID}, "variables": {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}}
+        assert (await node.ask(op="grant", grant=grant))["ok"]
+        assert (await node.prepare(ID, ()))["action"] == "edited"
+        daemon.config = replace(daemon.config, gpu=GpuSettings())
+        assert "gives no slice: ALIYUN_COM_GPU_MEM_CONTAINER is not set" in (await node.prepare(ID, ()))["error"]
 
 
 def burst_link(policy: int = Policy.BURST) -> FakeLink:
@@ -265,22 +239,19 @@ def test_a_grant_of_a_ceiling_needs_the_policy_that_has_one(node: Node, run: Run
 
 
 @pytest.mark.parametrize("asked", ["30", "100"])
-def test_a_container_lowers_the_configured_ceiling_only(node: Node, run: Run, asked: str) -> None:
-    async def main() -> None:
-        node.link = burst_link()
-        node.config = Config(container=Caps(ceiling=50, files={"ceiling": "/f"}))
-        async with node.running():
-            every = "ALIYUN_COM_GPU_VISIBLE_DEVICES=all"
-            reply = await node.prepare(ID, (*VARIABLES, every, f"ALIYUN_COM_GPU_SCHD_CEILING={asked}"))
-            if asked == "30":
-                assert [slot.ceiling for slot in node.link.containers[ID].slots] == [30, 30] and "warning" not in reply
-            else:
-                assert reply["error"] == (
-                    "ALIYUN_COM_GPU_SCHD_CEILING=100 asks for ceiling 100, and 50 is allowed: ceiling = 50 in "
-                    "[container] of /f"
-                )
-
-    run(main())
+async def test_a_container_lowers_the_configured_ceiling_only(node: Node, asked: str) -> None:
+    node.link = burst_link()
+    node.config = Config(container=Caps(ceiling=50, files={"ceiling": "/f"}))
+    async with node.running():
+        every = "ALIYUN_COM_GPU_VISIBLE_DEVICES=all"
+        reply = await node.prepare(ID, (*VARIABLES, every, f"ALIYUN_COM_GPU_SCHD_CEILING={asked}"))
+        if asked == "30":
+            assert [slot.ceiling for slot in node.link.containers[ID].slots] == [30, 30] and "warning" not in reply
+        else:
+            assert reply["error"] == (
+                "ALIYUN_COM_GPU_SCHD_CEILING=100 asks for ceiling 100, and 50 is allowed: ceiling = 50 in "
+                "[container] of /f"
+            )
 
 
 BAD = [
@@ -316,14 +287,11 @@ BAD = [
 
 
 @pytest.mark.parametrize(("grant", "why"), BAD, ids=str)
-def test_a_bad_grant_is_a_sentence(node: Node, run: Run, grant: Any, why: str) -> None:
-    async def main() -> None:
-        async with node.running():
-            assert why in (await node.ask(op="grant", grant=grant))["error"]
-            assert (await node.ask(op="status"))["grants"] == 0
-        assert not list(node.directory.glob("state/grants/*"))
-
-    run(main())
+async def test_a_bad_grant_is_a_sentence(node: Node, grant: Any, why: str) -> None:
+    async with node.running():
+        assert why in (await node.ask(op="grant", grant=grant))["error"]
+        assert (await node.ask(op="status"))["grants"] == 0
+    assert not list(node.directory.glob("state/grants/*"))
 
 
 def test_the_number_of_grants_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,21 +52,18 @@ def test_old_ones_go() -> None:
     assert (texts(answer)[0], answer["complete_from"]) == ("5", 4.0)
 
 
-def test_over_the_socket(node: Node, run: Run) -> None:
+async def test_over_the_socket(node: Node) -> None:
     """The creation and the end of a container, by its events."""
 
-    async def main() -> None:
-        async with node.running():
-            await eventually(lambda: node.link._listeners, "it listens")
-            assert (await node.prepare(ID))["ok"]
+    async with node.running():
+        await eventually(lambda: node.link._listeners, "it listens")
+        assert (await node.prepare(ID))["ok"]
 
-            async def heard() -> list[str]:
-                return texts(await node.ask(op="events", since=0.0))
+        async def heard() -> list[str]:
+            return texts(await node.ask(op="events", since=0.0))
 
-            for _ in range(100):
-                if any("was created" in text for text in await heard()):
-                    break
-            assert any("was created" in text for text in await heard())
-            assert (await node.ask(op="events", since=1e12))["events"] == []
-
-    run(main())
+        for _ in range(100):
+            if any("was created" in text for text in await heard()):
+                break
+        assert any("was created" in text for text in await heard())
+        assert (await node.ask(op="events", since=1e12))["events"] == []

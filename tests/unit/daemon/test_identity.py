@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, Run, eventually, read_reply
+from fakes import Node, eventually, read_reply
 
 from cgpu_common import server
 from cgpu_common.model import Phase, Process, Record
@@ -45,41 +45,35 @@ def later(process: Process | None) -> Process:
 @pytest.mark.parametrize(
     ("phase", "trigger"), [(Phase.BOUND, Trigger.INIT_EXITED), (Phase.PREPARED, Trigger.RUNTIME_EXITED)], ids=str
 )
-def test_a_pid_that_another_one_has_by_now(node: Node, run: Run, phase: Phase, trigger: Trigger) -> None:
+async def test_a_pid_that_another_one_has_by_now(node: Node, phase: Phase, trigger: Trigger) -> None:
     """The process of the record has ended, which is reported at once. The process that has its pid is not watched."""
     told: list[tuple[Key, Trigger]] = []
 
-    async def main() -> None:
-        facts = Facts()
-        process = node.process()
-        watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
-        watcher.reopen(record_of(later(facts.process(process.pid)), phase))
-        await asyncio.sleep(0.05)
-        assert told == [(("c", 1), trigger)]
-        process.kill()
-        process.wait()
-        await asyncio.sleep(0.05)
-        assert told == [(("c", 1), trigger)]
-        watcher.close()
-
-    run(main())
+    facts = Facts()
+    process = node.process()
+    watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+    watcher.reopen(record_of(later(facts.process(process.pid)), phase))
+    await asyncio.sleep(0.05)
+    assert told == [(("c", 1), trigger)]
+    process.kill()
+    process.wait()
+    await asyncio.sleep(0.05)
+    assert told == [(("c", 1), trigger)]
+    watcher.close()
 
 
-def test_a_pid_that_is_still_his(node: Node, run: Run) -> None:
+async def test_a_pid_that_is_still_his(node: Node) -> None:
     told: list[Trigger] = []
 
-    async def main() -> None:
-        facts = Facts()
-        process = node.process()
-        watcher = Watcher(facts, lambda key, trigger: told.append(trigger))
-        watcher.reopen(record_of(facts.process(process.pid)))
-        await asyncio.sleep(0.05)
-        assert told == []
-        process.kill()
-        await eventually(lambda: told == [Trigger.INIT_EXITED], "reported by its pidfd")
-        watcher.close()
-
-    run(main())
+    facts = Facts()
+    process = node.process()
+    watcher = Watcher(facts, lambda key, trigger: told.append(trigger))
+    watcher.reopen(record_of(facts.process(process.pid)))
+    await asyncio.sleep(0.05)
+    assert told == []
+    process.kill()
+    await eventually(lambda: told == [Trigger.INIT_EXITED], "reported by its pidfd")
+    watcher.close()
 
 
 @pytest.mark.parametrize("phase", [Phase.BOUND, Phase.PREPARED], ids=str)
@@ -118,19 +112,16 @@ def test_a_cgroup_of_the_same_name(tmp_path: Path, version: int) -> None:
     assert facts.is_alive(replace(record, cgroup=facts.cgroup_at("/docker/c")))
 
 
-def test_the_same_name_after_a_restart(node: Node, run: Run) -> None:
+async def test_the_same_name_after_a_restart(node: Node) -> None:
     """The container ended while no daemon ran, and a cgroup that is not the recorded one has its name."""
 
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-        directory = node.directory / "cgroup/docker/a"
-        directory.rename(directory.with_name("kept"))
-        node.populate("/docker/a", True)
-        async with node.running():
-            await eventually(lambda: not node.link.containers, "released")
-
-    run(main())
+    async with node.running():
+        await node.start(ID, "/docker/a")
+    directory = node.directory / "cgroup/docker/a"
+    directory.rename(directory.with_name("kept"))
+    node.populate("/docker/a", True)
+    async with node.running():
+        await eventually(lambda: not node.link.containers, "released")
 
 
 # ---- callers ----
@@ -157,19 +148,16 @@ def ask_anyway(path: Path, request: dict[str, Any]) -> dict[str, Any]:
         return read_reply(sock)
 
 
-def test_another_user_is_refused(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_user_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that could connect although the socket's mode forbids it."""
     request = {"op": "prepare", "id": ID, "bundle": str(node.bundle(ID))}
 
-    async def main() -> None:
-        async with node.running():
-            monkeypatch.setattr(server, "peer_of", lambda sock: (1, os.geteuid() + 1))
-            reply = await asyncio.to_thread(ask_anyway, node.socket, request)
-            assert reply == {"ok": False, "error": "only root may send requests to cgpud"}
-            assert not node.link.calls
-            assert not node.daemon.records
-
-    run(main())
+    async with node.running():
+        monkeypatch.setattr(server, "peer_of", lambda sock: (1, os.geteuid() + 1))
+        reply = await asyncio.to_thread(ask_anyway, node.socket, request)
+        assert reply == {"ok": False, "error": "only root may send requests to cgpud"}
+        assert not node.link.calls
+        assert not node.daemon.records
 
 
 def test_the_other_end_as_the_kernel_has_it() -> None:
@@ -200,7 +188,7 @@ def test_who_is_in_a_container(tmp_path: Path, status: str | None, outside: bool
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
 @pytest.mark.parametrize("contained", [False, True])
-def test_root_of_a_container_is_refused(node: Node, run: Run, contained: bool) -> None:
+async def test_root_of_a_container_is_refused(node: Node, contained: bool) -> None:
     """Uid 0 with the socket mounted, in a pid namespace of its own."""
     words = ["unshare", "--pid", "--fork"] if contained else []
     body = b'{"op":"status"}'
@@ -217,14 +205,11 @@ def test_root_of_a_container_is_refused(node: Node, run: Run, contained: bool) -
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
-    async def main() -> None:
-        async with node.running():
-            reply = json.loads(await asyncio.to_thread(ask))
-            assert reply["ok"] is not contained
-            if contained:
-                assert reply == {"ok": False, "error": "cgpud takes no requests from a container"}
-
-    run(main())
+    async with node.running():
+        reply = json.loads(await asyncio.to_thread(ask))
+        assert reply["ok"] is not contained
+        if contained:
+            assert reply == {"ok": False, "error": "cgpud takes no requests from a container"}
 
 
 STATUS = """
@@ -241,15 +226,12 @@ with socket.socket(socket.AF_UNIX) as sock:
 """
 
 
-def test_status_has_no_cookies(node: Node, run: Run) -> None:
+async def test_status_has_no_cookies(node: Node) -> None:
     """A request with id and cookie releases a container's slice."""
 
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID)
-            assert node.cookie(ID) not in json.dumps(await node.ask(op="status"))
-
-    run(main())
+    async with node.running():
+        await node.start(ID)
+        assert node.cookie(ID) not in json.dumps(await node.ask(op="status"))
 
 
 @pytest.fixture
@@ -286,7 +268,7 @@ def test_a_namespace_is_known_by_its_identity(elsewhere: int, tmp_path: Path) ->
     assert not facts.is_own_namespace("cgroup", f"/proc/{elsewhere}/ns/cgroup"), "not a kind that counts"
 
 
-def test_a_pod_with_the_hosts_namespaces(node: Node, run: Run, elsewhere: int) -> None:
+async def test_a_pod_with_the_hosts_namespaces(node: Node, elsewhere: int) -> None:
     """As containerd's CRI writes it: each namespace by a path of the sandbox."""
 
     async def prepare(of: int) -> dict[str, Any]:
@@ -299,13 +281,10 @@ def test_a_pod_with_the_hosts_namespaces(node: Node, run: Run, elsewhere: int) -
         path.write_text(json.dumps(spec))
         return await node.ask(op="prepare", id=ID, bundle=str(path.parent))
 
-    async def main() -> None:
-        async with node.running():
-            assert "CAP_NET_ADMIN, the host's network and the host's processes" in (await prepare(os.getpid()))["error"]
-            assert not node.link.calls
-            assert (await prepare(elsewhere))["ok"]
-
-    run(main())
+    async with node.running():
+        assert "CAP_NET_ADMIN, the host's network and the host's processes" in (await prepare(os.getpid()))["error"]
+        assert not node.link.calls
+        assert (await prepare(elsewhere))["ok"]
 
 
 def test_a_pid_namespace_that_may_not_be_looked_at(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,23 +317,20 @@ sys.stdout.buffer.write(answer)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user")
-def test_another_user_in_person(node: Node, run: Run) -> None:
+async def test_another_user_in_person(node: Node) -> None:
     """The socket and its directory are open to all by mistake, and the caller has root's group."""
     python = os.path.realpath(sys.executable)
 
     def ask() -> subprocess.CompletedProcess[bytes]:
         return subprocess.run([python, "-I", "-S", "-c", ASK], cwd=node.directory, user=NOBODY, capture_output=True)
 
-    async def main() -> None:
-        async with node.running():
-            node.directory.chmod(0o755)
-            node.socket.chmod(0o666)
-            try:
-                done = await asyncio.to_thread(ask)
-            except PermissionError:
-                pytest.skip("no other user may run this Python here")
-            assert done.returncode == 0, done.stderr.decode()
-            body = b'{"ok":false,"error":"only root may send requests to cgpud"}'
-            assert done.stdout == struct.pack(">I", len(body)) + body
-
-    run(main())
+    async with node.running():
+        node.directory.chmod(0o755)
+        node.socket.chmod(0o666)
+        try:
+            done = await asyncio.to_thread(ask)
+        except PermissionError:
+            pytest.skip("no other user may run this Python here")
+        assert done.returncode == 0, done.stderr.decode()
+        body = b'{"ok":false,"error":"only root may send requests to cgpud"}'
+        assert done.stdout == struct.pack(">I", len(body)) + body

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 RUNTIME = Path(__file__).resolve().parents[3] / "cgpud/runtime"
 DRIVER = Path(__file__).with_name("json_scan_driver.c")
 VALUE_SIZE = 64
-PREFIXES = ("ALIYUN_COM_GPU_", "CGPU_DISABLE=")
+PREFIXES = ("ALIYUN_COM_GPU_", "CGPU_DISABLE=", "NVIDIA_GPU_MEMORY_")
 
 
 @dataclass
@@ -74,7 +74,17 @@ def is_variable(text: str) -> bool:
 
 #: Words that matter to the scanner, between any others.
 WORDS = st.sampled_from(
-    ["id", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_", "CGPU_DISABLE=", "CGPU_DISABLE", "X=ALIYUN_COM_GPU_A=1", "="]
+    [
+        "id",
+        "ALIYUN_COM_GPU_MEM_DEV=15",
+        "ALIYUN_COM_GPU_",
+        "CGPU_DISABLE=",
+        "CGPU_DISABLE",
+        "X=ALIYUN_COM_GPU_A=1",
+        "=",
+        "NVIDIA_GPU_MEMORY_LIMIT=6000",
+        "NVIDIA_GPU_MEMORY_",
+    ]
 )
 # A NUL ends a string in C; a string with one is neither one of our variables nor an id.
 TEXT = WORDS | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)

@@ -22,7 +22,7 @@ LAYERS = {
     "values": """
         cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.policies cgpu_common.model
         cgpu_common.attributes cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie
-        cgpu_common.exits cgpu_common.tree
+        cgpu_common.exits cgpu_common.tree cgpu_common.keys
         cgpud cgpud.limits cgpud.labels cgpud.config_json
         cgpu_cli cgpu_cli.edit
     """,
@@ -41,13 +41,13 @@ LAYERS = {
         cgpu_common.gpus cgpu_common.files cgpu_common.pages
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
-        cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
+        cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
         cgpud.http cgpud.tls cgpud.apply
         cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
         cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config
-        cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
-        cgpu_cli.terminal cgpu_cli.prometheus
+        cgpu_cli.sim.samples cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster
+        cgpu_cli.sim.cluster_config cgpu_cli.terminal cgpu_cli.prometheus
     """,
     "assembly": """
         cgpu_common.app
@@ -170,8 +170,10 @@ def test_a_library_has_one_user(library: str, module: str) -> None:
 WRITERS = {
     "cgpu_common/files.py": "the helper",
     "cgpu_kube/api.py": "a file of tempfile's",
+    "cgpu_kube/installer/command.py": "the file that the kubelet mounts for a container's last words",
     "cli/bundle.py": "an archive in memory",
     "cli/drain.py": "an empty file, whose creation replaces nothing",
+    "cgpu_kube/node/keeper.py": "a value of procfs, of the process itself",
     "cgpud/bundle.py": "replaces the config.json that it has just read as a plain file",
     "cli/sim/native.py": "in a folder of tempfile's, below one that only this user can write",
 }

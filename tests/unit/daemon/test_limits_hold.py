@@ -29,27 +29,21 @@ MIB = 1 << 20
 # ---- bundles ----
 
 
-def test_a_config_of_no_size(node: Node, run: Run) -> None:
+async def test_a_config_of_no_size(node: Node) -> None:
     """The file is sparse, so it costs the test nothing. The daemon would need as much memory as the file is long."""
 
-    async def main() -> None:
-        path = node.bundle(ID) / "config.json"
-        os.truncate(path, 16 * MIB + 1)
-        async with node.running():
-            reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
-            assert reply == {"ok": False, "error": f"{path} is larger than 16 MiB"}
-
-    run(main())
+    path = node.bundle(ID) / "config.json"
+    os.truncate(path, 16 * MIB + 1)
+    async with node.running():
+        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        assert reply == {"ok": False, "error": f"{path} is larger than 16 MiB"}
 
 
-def test_a_config_of_the_most(node: Node, run: Run) -> None:
-    async def main() -> None:
-        path = node.bundle(ID) / "config.json"
-        path.write_bytes(path.read_bytes().ljust(16 * MIB))
-        async with node.running():
-            assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
-
-    run(main())
+async def test_a_config_of_the_most(node: Node) -> None:
+    path = node.bundle(ID) / "config.json"
+    path.write_bytes(path.read_bytes().ljust(16 * MIB))
+    async with node.running():
+        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
 
 
 # ---- requests ----
@@ -72,43 +66,34 @@ def answer_to(path: Path, data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 0xFFFFFFFF])
-def test_a_head_that_announces_more(node: Node, run: Run, size: int) -> None:
+async def test_a_head_that_announces_more(node: Node, size: int) -> None:
     """Refused by its head; the daemon does not wait for the announced bytes."""
 
-    async def main() -> None:
-        async with node.running():
-            reply, rest = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", size))
-            assert reply["error"] == f"cgpud did not understand the request: a request of {size} bytes"
-            assert rest == b"", "closed"
-
-    run(main())
+    async with node.running():
+        reply, rest = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", size))
+        assert reply["error"] == f"cgpud did not understand the request: a request of {size} bytes"
+        assert rest == b"", "closed"
 
 
-def test_the_largest_request(node: Node, run: Run) -> None:
-    async def main() -> None:
-        body = json.dumps({"op": "status"}).encode().ljust(64 * 1024)
-        async with node.running():
-            reply, _ = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", len(body)) + body)
-            assert reply["ok"]
-
-    run(main())
+async def test_the_largest_request(node: Node) -> None:
+    body = json.dumps({"op": "status"}).encode().ljust(64 * 1024)
+    async with node.running():
+        reply, _ = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", len(body)) + body)
+        assert reply["ok"]
 
 
 @pytest.mark.parametrize("half", [b"", b"\0\0", struct.pack(">I", 100) + b'{"op": "sta'], ids=["none", "head", "body"])
-def test_half_a_request(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+async def test_half_a_request(node: Node, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     """After the timeout the sender gets an error and its connection is closed."""
     assert server.READ_TIMEOUT_S <= 60
     monkeypatch.setattr(server, "READ_TIMEOUT_S", 0.1)
 
-    async def main() -> None:
-        async with node.running():
-            with capture_logs() as lines:
-                reply, rest = await asyncio.to_thread(answer_to, node.socket, half)
-            assert {"event": "bad request", "log_level": "warning", "error": "timeout"} in lines
-            assert reply["error"].startswith("cgpud did not understand the request:")
-            assert rest == b"", "closed"
-
-    run(main())
+    async with node.running():
+        with capture_logs() as lines:
+            reply, rest = await asyncio.to_thread(answer_to, node.socket, half)
+        assert {"event": "bad request", "log_level": "warning", "error": "timeout"} in lines
+        assert reply["error"].startswith("cgpud did not understand the request:")
+        assert rest == b"", "closed"
 
 
 def test_connections_that_say_nothing(node: Node, run: Run) -> None:
@@ -163,7 +148,7 @@ class Silent:
         self.closed = True
 
 
-def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_module_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request ends, also one that waits for an earlier one. A late answer finds a closed socket."""
     assert netlink.TIMEOUT_S <= 60
     monkeypatch.setattr(netlink, "TIMEOUT_S", 0.3)
@@ -175,25 +160,22 @@ def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(netlink, "_open", open_silent)
 
-    async def main() -> None:
-        link = netlink.NetlinkLink()
-        asked = (
-            link.list(),
-            link.gpus(),
-            link.create(ID, 1, ()),
-            link.destroy(ID, 1),
-            *(link.list() for _ in range(8)),
-        )
-        async with asyncio.timeout(3):  # one after the other they would take 3.6 s
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        for answer in answers:
-            assert isinstance(answer, KernelRefused)
-            assert answer.code == errno.ETIMEDOUT
-            assert "did not answer" in str(answer)
-        assert opened
-        assert all(sock.closed for sock in opened)
-
-    run(main())
+    link = netlink.NetlinkLink()
+    asked = (
+        link.list(),
+        link.gpus(),
+        link.create(ID, 1, ()),
+        link.destroy(ID, 1),
+        *(link.list() for _ in range(8)),
+    )
+    async with asyncio.timeout(3):  # one after the other they would take 3.6 s
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    for answer in answers:
+        assert isinstance(answer, KernelRefused)
+        assert answer.code == errno.ETIMEDOUT
+        assert "did not answer" in str(answer)
+    assert opened
+    assert all(sock.closed for sock in opened)
 
 
 # ---- ids ----
@@ -204,27 +186,21 @@ def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch
     ["", "x" * 129, "é" * 65, "a\nb", "a\0b", "a\x1b[2J", "a\u202eb", "a\u2028b", "\x7f"],
     ids=["empty", "long", "long in bytes", "newline", "nul", "escape", "right to left", "separator", "delete"],
 )
-def test_ids_that_are_refused(node: Node, run: Run, container_id: str) -> None:
+async def test_ids_that_are_refused(node: Node, container_id: str) -> None:
     """The kernel has room for 128 bytes, and ids are in logs and in tables."""
 
-    async def main() -> None:
-        async with node.running():
-            reply = await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b")))
-            assert reply == {"ok": False, "error": "the container id must be 1 to 128 printable bytes"}
-            assert not node.link.calls
-            assert not node.daemon.records
-
-    run(main())
+    async with node.running():
+        reply = await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b")))
+        assert reply == {"ok": False, "error": "the container id must be 1 to 128 printable bytes"}
+        assert not node.link.calls
+        assert not node.daemon.records
 
 
 @pytest.mark.parametrize("container_id", ["x", "x" * 128, "é" * 64])
-def test_ids_that_are_taken(node: Node, run: Run, container_id: str) -> None:
-    async def main() -> None:
-        async with node.running():
-            assert (await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b"))))["ok"]
-            assert list(node.link.containers) == [container_id]
-
-    run(main())
+async def test_ids_that_are_taken(node: Node, container_id: str) -> None:
+    async with node.running():
+        assert (await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b"))))["ok"]
+        assert list(node.link.containers) == [container_id]
 
 
 # ---- the state, and namespaces ----

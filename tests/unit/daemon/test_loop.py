@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, FakeFacts, Node, Run, eventually, no_nvml, read_reply
 
 from cgpu_common import wire
@@ -25,7 +26,6 @@ from cgpu_common.kernel_abi import Event
 from cgpu_common.model import MIB, NvmlGpu, Process, SlotWant
 from cgpu_common.settings import GpuSettings
 from cgpud import hostmem
-from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.reconcile import IDLE_S
 from cgpud.state import Trigger
 
@@ -41,105 +41,85 @@ def states(node: Node) -> list[Path]:
     return list((node.directory / "state").glob("*.json"))
 
 
-def test_prepare_edits_and_creates(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            reply = await node.prepare(ID)
-            closed = "195:0-31,195:254-255,226:0-15,226:128-143,511:0-1"
-            assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "closed": closed}
-            (container,) = node.link.containers.values()
-            assert container.slots[0].limit == 6043 * MIB
-            spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())
-            assert {m["destination"]: m["source"] for m in spec["mounts"] if "nvidia" in m["destination"]} == {
-                f"/dev/{name}": f"/dev/cgpu/{container.dir}/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia0")
-            }
-            minors = {rule["minor"] for rule in spec["linux"]["resources"]["devices"] if rule.get("major") == 509}
-            assert minors == {container.ctl_minor, container.uvm_minor, container.slots[0].minor}
-            assert len(states(node)) == 1
-
-    run(main())
+async def test_prepare_edits_and_creates(node: Node) -> None:
+    async with node.running():
+        reply = await node.prepare(ID)
+        closed = "195:0-31,195:254-255,226:0-15,226:128-143,511:0-1"
+        assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "closed": closed}
+        (container,) = node.link.containers.values()
+        assert container.slots[0].limit == 6043 * MIB
+        spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())
+        assert {m["destination"]: m["source"] for m in spec["mounts"] if "nvidia" in m["destination"]} == {
+            f"/dev/{name}": f"/dev/cgpu/{container.dir}/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia0")
+        }
+        minors = {rule["minor"] for rule in spec["linux"]["resources"]["devices"] if rule.get("major") == 509}
+        assert minors == {container.ctl_minor, container.uvm_minor, container.slots[0].minor}
+        assert len(states(node)) == 1
 
 
 @pytest.mark.parametrize("env", [(), ("CGPU_DISABLE=1", *VARIABLES), ("ALIYUN_COM_GPU_MEM_CONTAINER=0",)], ids=str)
-def test_pass_is_byte_identical(node: Node, run: Run, env: tuple[str, ...]) -> None:
-    async def main() -> None:
-        before = (node.bundle(ID, env) / "config.json").read_bytes()
-        async with node.running():
-            assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+async def test_pass_is_byte_identical(node: Node, env: tuple[str, ...]) -> None:
+    before = (node.bundle(ID, env) / "config.json").read_bytes()
+    async with node.running():
+        assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+    assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
+    assert not node.link.calls
+
+
+async def test_refusals_change_nothing(node: Node) -> None:
+    async with node.running():
+        before = (
+            node.bundle(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=16")) / "config.json"
+        ).read_bytes()
+        reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
+        assert reply["ok"] is False
+        assert "16 of the 15 GiB" in reply["error"]
         assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
         assert not node.link.calls
-
-    run(main())
-
-
-def test_refusals_change_nothing(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            before = (
-                node.bundle(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=16")) / "config.json"
-            ).read_bytes()
-            reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
-            assert reply["ok"] is False
-            assert "16 of the 15 GiB" in reply["error"]
-            assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
-            assert not node.link.calls
-            assert not states(node)
-
-    run(main())
+        assert not states(node)
 
 
-def test_tmp_is_bound_where_the_host_has_pipes_of_mps(
-    node: Node, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_tmp_is_bound_where_the_host_has_pipes_of_mps(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipes = tmp_path / "tmp/nvidia-mps"
     monkeypatch.setattr("cgpud.oci.MPS_DIRECTORIES", (str(pipes),))
 
-    async def main() -> None:
-        path = node.bundle(ID) / "config.json"
-        spec = json.loads(path.read_text())
-        spec["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
-        path.write_text(json.dumps(spec))
-        before = path.read_bytes()
-        async with node.running():
-            pipes.mkdir(parents=True)
-            reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
-            assert f", which brings {pipes}, the pipes of an MPS daemon" in reply["error"]
-            assert path.read_bytes() == before
-            assert not node.link.calls
-            pipes.rmdir()
-            assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
-
-    run(main())
+    path = node.bundle(ID) / "config.json"
+    spec = json.loads(path.read_text())
+    spec["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
+    path.write_text(json.dumps(spec))
+    before = path.read_bytes()
+    async with node.running():
+        pipes.mkdir(parents=True)
+        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        assert f", which brings {pipes}, the pipes of an MPS daemon" in reply["error"]
+        assert path.read_bytes() == before
+        assert not node.link.calls
+        pipes.rmdir()
+        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
 
 
 @pytest.mark.parametrize("variable", ["ALIYUN_COM_GPU_MEM_CONTAINER=\ud800", "CGPU_DISABLE=\udfff"], ids=ascii)
-def test_half_a_surrogate_gets_an_answer(node: Node, run: Run, variable: str) -> None:
-    async def main() -> None:
-        async with node.running():
-            name, _, _ = variable.partition("=")
-            assert (
-                f"{name}=? is not allowed" in (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", variable)))["error"]
-            )
-
-    run(main())
+async def test_half_a_surrogate_gets_an_answer(node: Node, variable: str) -> None:
+    async with node.running():
+        name, _, _ = variable.partition("=")
+        assert f"{name}=? is not allowed" in (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", variable)))["error"]
 
 
 @pytest.mark.parametrize("name", [rb"\ud800", rb"\udfff", b"\xed\xa0\x80", b"\xff"], ids=ascii)
-def test_a_name_that_is_no_text_gets_an_answer(node: Node, run: Run, name: bytes) -> None:
-    async def main() -> None:
-        async with node.running():
-            body = b'{"op":"prepare","bundle":"/x","id":"' + name + b'"}'
+async def test_a_name_that_is_no_text_gets_an_answer(node: Node, name: bytes) -> None:
+    async with node.running():
+        body = b'{"op":"prepare","bundle":"/x","id":"' + name + b'"}'
 
-            def ask() -> dict[str, Any]:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                    sock.settimeout(10)
-                    sock.connect(str(node.socket))
-                    sock.sendall(struct.pack(">I", len(body)) + body)
-                    return read_reply(sock)
+        def ask() -> dict[str, Any]:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(10)
+                sock.connect(str(node.socket))
+                sock.sendall(struct.pack(">I", len(body)) + body)
+                return read_reply(sock)
 
-            assert (await asyncio.to_thread(ask))["ok"] is False
-
-    run(main())
+        assert (await asyncio.to_thread(ask))["ok"] is False
 
 
 @pytest.mark.parametrize(
@@ -167,264 +147,213 @@ def test_half_a_surrogate_in_any_answer() -> None:
     assert wire.HEAD.unpack(data[: wire.HEAD.size]) == (len(data) - wire.HEAD.size,)
 
 
-def test_the_module_is_missing(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link.missing = True
-        async with node.running():
-            why = "the kernel module cgpu_km is not loaded; cgpu status shows how to load it"
-            assert (await node.prepare(ID))["error"] == why
-            assert (await node.ask(op="status"))["module"] is False
-
-    run(main())
+async def test_the_module_is_missing(node: Node) -> None:
+    node.link.missing = True
+    async with node.running():
+        why = "the kernel module cgpu_km is not loaded; cgpu status shows how to load it"
+        assert (await node.prepare(ID))["error"] == why
+        assert (await node.ask(op="status"))["module"] is False
 
 
-def test_a_container_lives_and_dies(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID)
-            status = await node.ask(op="status")
-            assert [(c["id"], c["phase"], c["pid"]) for c in status["containers"]] == [(ID, "bound", process.pid)]
-            process.kill()
-            await eventually(lambda: not node.link.containers, "released by its pidfd")
-            await eventually(lambda: not states(node), "state file gone")
-            assert (await node.ask(op="release", id=ID, cookie=node.cookie(ID))) == {"ok": True}
-            assert destroys(node) == [ID]
-
-    run(main())
+async def test_a_container_lives_and_dies(node: Node) -> None:
+    async with node.running():
+        process = await node.start(ID)
+        status = await node.ask(op="status")
+        assert [(c["id"], c["phase"], c["pid"]) for c in status["containers"]] == [(ID, "bound", process.pid)]
+        process.kill()
+        await eventually(lambda: not node.link.containers, "released by its pidfd")
+        await eventually(lambda: not states(node), "state file gone")
+        assert (await node.ask(op="release", id=ID, cookie=node.cookie(ID))) == {"ok": True}
+        assert destroys(node) == [ID]
 
 
-def test_the_cgroup_outlives_init(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID, "/docker/a")
-            process.kill()
-            process.wait()
-            await asyncio.sleep(1.3)
-            assert node.link.containers, "a process is still in the cgroup"
-            node.populate("/docker/a", False)
-            await eventually(lambda: not node.link.containers, "released by cgroup.events")
-            assert destroys(node) == [ID]
-
-    run(main())
-
-
-def test_the_cgroup_directory_goes(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-            (node.directory / "cgroup/docker/a/cgroup.events").unlink()
-            (node.directory / "cgroup/docker/a").rmdir()
-            await eventually(lambda: not node.link.containers, "released by the removed directory")
-
-    run(main())
-
-
-def test_poststop_releases(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert not node.link.containers
-            assert not states(node)
-
-    run(main())
-
-
-def test_a_late_poststop_of_the_last_life_changes_nothing(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-            old = node.cookie(ID)
-            await node.ask(op="release", id=ID, cookie=old)
-            await node.start(ID, "/docker/b")
-            await node.ask(op="release", id=ID, cookie=old)
-            assert node.link.containers
-            assert node.cookie(ID) != old
-
-    run(main())
-
-
-def test_a_running_id_cannot_be_prepared_again(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-            assert "is running already" in (await node.prepare(ID))["error"]
-            assert node.link.containers
-
-    run(main())
-
-
-def test_a_restart_waits_for_the_last_run(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-            container = node.link.containers[ID]
-            del node.daemon.records[(ID, container.cookie)]
-            node.link.containers[ID] = replace(container, cookie=1, dying=True)
-            later = asyncio.create_task(node.prepare(ID))
-            await asyncio.sleep(0.2)
-            assert not later.done()
-            del node.link.containers[ID]
-            assert (await later)["ok"]
-            node.link.containers[ID] = replace(container, cookie=1, dying=True)
-            later = asyncio.create_task(node.prepare(ID))
-            while not later.done():  # the start of its wait is not known
-                await asyncio.sleep(0.1)
-                node.now += 11
-            assert "still holds GPU memory" in (await later)["error"]
-
-    run(main())
-
-
-def test_prepare_twice_keeps_the_second(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-            reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
-            assert reply["ok"]
-            assert len(node.link.containers) == 1
-            assert len(states(node)) == 1
-            process = node.process()
-            assert (await node.bind(ID, process.pid))["ok"]
-
-    run(main())
-
-
-def test_restart_keeps_containers(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            first = await node.start(ID, "/docker/a")
-            second = await node.start(OTHER)
-        assert set(node.link.containers) == {ID, OTHER}
-        async with node.running():
-            assert set(node.link.containers) == {ID, OTHER}
-            second.kill()
-            second.wait()
-            await eventually(lambda: set(node.link.containers) == {ID}, "the new life sees the pidfd")
-            first.kill()
-            node.populate("/docker/a", False)
-            await eventually(lambda: not node.link.containers, "the new life sees the cgroup")
-            assert sorted(destroys(node)) == sorted([ID, OTHER])
-
-    run(main())
-
-
-def test_died_while_the_daemon_was_down(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID)
-            await node.start(OTHER, "/docker/b")
+async def test_the_cgroup_outlives_init(node: Node) -> None:
+    async with node.running():
+        process = await node.start(ID, "/docker/a")
         process.kill()
         process.wait()
-        node.populate("/docker/b", False)
-        async with node.running():
-            await eventually(lambda: not node.link.containers, "reconcile at start")
-            assert sorted(destroys(node)) == sorted([ID, OTHER])
-
-    run(main())
-
-
-def test_lease(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running() as daemon:
-            await node.prepare(ID)
-            node.now += 119
-            await daemon.reconcile()
-            assert node.link.containers
-            node.now += 2
-            await daemon.reconcile()
-            assert not node.link.containers
-            process = node.process()
-            assert "lease has expired" in (await node.bind(ID, process.pid))["error"]
-
-    run(main())
+        await asyncio.sleep(1.3)
+        assert node.link.containers, "a process is still in the cgroup"
+        node.populate("/docker/a", False)
+        await eventually(lambda: not node.link.containers, "released by cgroup.events")
+        assert destroys(node) == [ID]
 
 
-def test_orphans(node: Node, run: Run) -> None:
-    async def main() -> None:
-        await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
-        await node.link.create(ID, make_cookie(2), [SlotWant(0, 0, MIB)])
-        await node.link.create("by-hand", 99, [SlotWant(0, 0, MIB)])
-        node.populate(f"/system.slice/docker-{ID}.scope", True)
-        async with node.running() as daemon:
-            assert set(node.link.containers) == {ID, "lost", "by-hand"}
-            node.now += IDLE_S
-            await daemon.reconcile()
-            assert set(node.link.containers) == {ID, "by-hand"}
-            node.populate(f"/system.slice/docker-{ID}.scope", False)
-            await eventually(lambda: set(node.link.containers) == {"by-hand"}, "the adopted one ends")
-
-    run(main())
+async def test_the_cgroup_directory_goes(node: Node) -> None:
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        (node.directory / "cgroup/docker/a/cgroup.events").unlink()
+        (node.directory / "cgroup/docker/a").rmdir()
+        await eventually(lambda: not node.link.containers, "released by the removed directory")
 
 
-def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
+async def test_poststop_releases(node: Node) -> None:
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert not node.link.containers
+        assert not states(node)
+
+
+async def test_a_late_poststop_of_the_last_life_changes_nothing(node: Node) -> None:
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        old = node.cookie(ID)
+        await node.ask(op="release", id=ID, cookie=old)
+        await node.start(ID, "/docker/b")
+        await node.ask(op="release", id=ID, cookie=old)
+        assert node.link.containers
+        assert node.cookie(ID) != old
+
+
+async def test_a_running_id_cannot_be_prepared_again(node: Node) -> None:
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        assert "is running already" in (await node.prepare(ID))["error"]
+        assert node.link.containers
+
+
+async def test_a_restart_waits_for_the_last_run(node: Node) -> None:
+    async with node.running():
+        await node.prepare(ID)
+        container = node.link.containers[ID]
+        del node.daemon.records[(ID, container.cookie)]
+        node.link.containers[ID] = replace(container, cookie=1, dying=True)
+        later = asyncio.create_task(node.prepare(ID))
+        await asyncio.sleep(0.2)
+        assert not later.done()
+        del node.link.containers[ID]
+        assert (await later)["ok"]
+        node.link.containers[ID] = replace(container, cookie=1, dying=True)
+        later = asyncio.create_task(node.prepare(ID))
+        while not later.done():  # the start of its wait is not known
+            await asyncio.sleep(0.1)
+            node.now += 11
+        assert "still holds GPU memory" in (await later)["error"]
+
+
+async def test_prepare_twice_keeps_the_second(node: Node) -> None:
+    async with node.running():
+        await node.prepare(ID)
+        reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
+        assert reply["ok"]
+        assert len(node.link.containers) == 1
+        assert len(states(node)) == 1
+        process = node.process()
+        assert (await node.bind(ID, process.pid))["ok"]
+
+
+async def test_restart_keeps_containers(node: Node) -> None:
+    async with node.running():
+        first = await node.start(ID, "/docker/a")
+        second = await node.start(OTHER)
+    assert set(node.link.containers) == {ID, OTHER}
+    async with node.running():
+        assert set(node.link.containers) == {ID, OTHER}
+        second.kill()
+        second.wait()
+        await eventually(lambda: set(node.link.containers) == {ID}, "the new life sees the pidfd")
+        first.kill()
+        node.populate("/docker/a", False)
+        await eventually(lambda: not node.link.containers, "the new life sees the cgroup")
+        assert sorted(destroys(node)) == sorted([ID, OTHER])
+
+
+async def test_died_while_the_daemon_was_down(node: Node) -> None:
+    async with node.running():
+        process = await node.start(ID)
+        await node.start(OTHER, "/docker/b")
+    process.kill()
+    process.wait()
+    node.populate("/docker/b", False)
+    async with node.running():
+        await eventually(lambda: not node.link.containers, "reconcile at start")
+        assert sorted(destroys(node)) == sorted([ID, OTHER])
+
+
+async def test_lease(node: Node) -> None:
+    async with node.running() as daemon:
+        await node.prepare(ID)
+        node.now += 119
+        await daemon.reconcile()
+        assert node.link.containers
+        node.now += 2
+        await daemon.reconcile()
+        assert not node.link.containers
+        process = node.process()
+        assert "lease has expired" in (await node.bind(ID, process.pid))["error"]
+
+
+async def test_orphans(node: Node) -> None:
+    await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
+    await node.link.create(ID, make_cookie(2), [SlotWant(0, 0, MIB)])
+    await node.link.create("by-hand", 99, [SlotWant(0, 0, MIB)])
+    node.populate(f"/system.slice/docker-{ID}.scope", True)
+    async with node.running() as daemon:
+        assert set(node.link.containers) == {ID, "lost", "by-hand"}
+        node.now += IDLE_S
+        await daemon.reconcile()
+        assert set(node.link.containers) == {ID, "by-hand"}
+        node.populate(f"/system.slice/docker-{ID}.scope", False)
+        await eventually(lambda: set(node.link.containers) == {"by-hand"}, "the adopted one ends")
+
+
+async def test_an_orphan_whose_cgroup_is_not_found(node: Node) -> None:
     """Its cgroup may have any name. While the container has memory of a GPU it is kept."""
 
     def uses(amount: int) -> None:
         orphan = node.link.containers["my-job"]
         node.link.containers["my-job"] = replace(orphan, slots=(replace(orphan.slots[0], used=amount),))
 
-    async def main() -> None:
-        await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
-        uses(MIB)
-        node.populate("/system.slice/my-job-1.scope", True)
-        async with node.running() as daemon:
-            for amount in (MIB, 0, 1, MIB, 0):
-                uses(amount)
-                await daemon.reconcile()
-                assert "my-job" in node.link.containers, amount
-                node.now += IDLE_S
-            node.now -= 0.1
+    await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+    uses(MIB)
+    node.populate("/system.slice/my-job-1.scope", True)
+    async with node.running() as daemon:
+        for amount in (MIB, 0, 1, MIB, 0):
+            uses(amount)
             await daemon.reconcile()
-            assert "my-job" in node.link.containers, "idle for less than IDLE_S"
-            node.now += 0.1
-            await daemon.reconcile()
-            assert not node.link.containers, "idle for IDLE_S"
+            assert "my-job" in node.link.containers, amount
+            node.now += IDLE_S
+        node.now -= 0.1
+        await daemon.reconcile()
+        assert "my-job" in node.link.containers, "idle for less than IDLE_S"
+        node.now += 0.1
+        await daemon.reconcile()
+        assert not node.link.containers, "idle for IDLE_S"
 
-    run(main())
 
-
-def test_orphans_are_looked_at_again_soon(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_orphans_are_looked_at_again_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the period of reconcile is long."""
     monkeypatch.setattr("cgpud.reconcile.IDLE_S", 0.05)
     node.config = Config(reconcile_s=3600)
 
-    async def main() -> None:
-        await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
-        async with node.running():
-            assert node.link.containers, "one reading is not enough"
-            node.now += 1
-            await eventually(lambda: not node.link.containers, "it is idle for the second time")
-
-    run(main())
+    await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
+    async with node.running():
+        assert node.link.containers, "one reading is not enough"
+        node.now += 1
+        await eventually(lambda: not node.link.containers, "it is idle for the second time")
 
 
-def test_an_orphan_is_told_of_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    async def main() -> None:
-        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
-        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
-        async with node.running() as daemon:
-            for _ in range(3):
-                await daemon.reconcile()
-        assert capsys.readouterr().out.count("orphan kept unwatched") == 1
-
-    run(main())
+async def test_an_orphan_is_told_of_once(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+    node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+    async with node.running() as daemon:
+        for _ in range(3):
+            await daemon.reconcile()
+    assert capsys.readouterr().out.count("orphan kept unwatched") == 1
 
 
-def test_the_poststop_of_an_orphan(node: Node, run: Run) -> None:
-    async def main() -> None:
-        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
-        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
-        async with node.running():
-            await node.ask(op="release", id="my-job", cookie=str(make_cookie(2)))
-            assert node.link.containers, "of another life"
-            await node.ask(op="release", id="my-job", cookie=str(made.cookie))
-            assert not node.link.containers
-
-    run(main())
+async def test_the_poststop_of_an_orphan(node: Node) -> None:
+    made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+    node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+    async with node.running():
+        await node.ask(op="release", id="my-job", cookie=str(make_cookie(2)))
+        assert node.link.containers, "of another life"
+        await node.ask(op="release", id="my-job", cookie=str(made.cookie))
+        assert not node.link.containers
 
 
-def test_somebody_was_faster(node: Node, run: Run) -> None:
+async def test_somebody_was_faster(node: Node) -> None:
     """Another container takes the memory between the sums and the creation: the sentence is as of admission."""
 
     class Race(FakeLink):
@@ -434,22 +363,19 @@ def test_somebody_was_faster(node: Node, run: Run) -> None:
                 raise KernelRefused(errno.ENOSPC, "cgpu_km: the limits would exceed its memory")
             return await super().create(container_id, cookie, slots)
 
-    async def main() -> None:
-        node.link = Race()
-        async with node.running():
-            error = (await node.prepare(ID))["error"]
-            assert "GPU 0 has 5109 of its 15109 MiB left and 6043 MiB were requested" in error
-            assert "held by: by-hand 10000 MiB" in error
-            assert not states(node)
-            await node.link.destroy("by-hand", 99)
-            assert not (await node.prepare(ID))["ok"]
-            assert (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")))["ok"]
-
-    run(main())
+    node.link = Race()
+    async with node.running():
+        error = (await node.prepare(ID))["error"]
+        assert "GPU 0 has 5109 of its 15109 MiB left and 6043 MiB were requested" in error
+        assert "held by: by-hand 10000 MiB" in error
+        assert not states(node)
+        await node.link.destroy("by-hand", 99)
+        assert not (await node.prepare(ID))["ok"]
+        assert (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")))["ok"]
 
 
 @pytest.mark.parametrize(("taken", "weight"), [(20, 1), (19, 4)])
-def test_somebody_took_the_weight_first(node: Node, run: Run, taken: int, weight: int) -> None:
+async def test_somebody_took_the_weight_first(node: Node, taken: int, weight: int) -> None:
     """Another container takes it between the sums and the creation. If none is left the kernel grants 0: a warning."""
 
     class Race(FakeLink):
@@ -461,78 +387,63 @@ def test_somebody_took_the_weight_first(node: Node, run: Run, taken: int, weight
 
     variables = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3", f"ALIYUN_COM_GPU_SCHD_WEIGHT={weight}")
 
-    async def main() -> None:
-        node.link = Race()
-        async with node.running():
-            reply = await node.prepare(ID, variables)
-            if taken == 20:
-                assert "GPU 0 has no weight left" in reply["warning"] and "held by: by-hand 20" in reply["warning"]
-                assert node.link.containers[ID].slots[0].weight == 0
-            else:
-                assert "GPU 0 has 1 of 20 weight left and 4 was requested; held by: by-hand 19" in reply["error"]
-                assert ID not in node.link.containers and not states(node)
-
-    run(main())
+    node.link = Race()
+    async with node.running():
+        reply = await node.prepare(ID, variables)
+        if taken == 20:
+            assert "GPU 0 has no weight left" in reply["warning"] and "held by: by-hand 20" in reply["warning"]
+            assert node.link.containers[ID].slots[0].weight == 0
+        else:
+            assert "GPU 0 has 1 of 20 weight left and 4 was requested; held by: by-hand 19" in reply["error"]
+            assert ID not in node.link.containers and not states(node)
 
 
-def test_destroyed_by_a_person(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.start(ID, "/docker/a")
-            await node.link.destroy(ID, 0)
-            await eventually(lambda: not states(node), "forgotten")
-
-    run(main())
+async def test_destroyed_by_a_person(node: Node) -> None:
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        await node.link.destroy(ID, 0)
+        await eventually(lambda: not states(node), "forgotten")
 
 
-def test_a_failed_destroy_is_repeated(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running() as daemon:
-            await node.start(ID, "/docker/a")
-            real = node.link.destroy
+async def test_a_failed_destroy_is_repeated(node: Node) -> None:
+    async with node.running() as daemon:
+        await node.start(ID, "/docker/a")
+        real = node.link.destroy
 
-            async def fails(container_id: str, cookie: int) -> bool:
-                raise KernelRefused(errno.EBUSY, "cgpu_km: busy")
+        async def fails(container_id: str, cookie: int) -> bool:
+            raise KernelRefused(errno.EBUSY, "cgpu_km: busy")
 
-            node.link.destroy = fails  # type: ignore[method-assign]
-            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert node.link.containers
-            node.link.destroy = real  # type: ignore[method-assign]
-            await daemon.reconcile()
-            assert not node.link.containers
-            assert not states(node)
-
-    run(main())
+        node.link.destroy = fails  # type: ignore[method-assign]
+        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert node.link.containers
+        node.link.destroy = real  # type: ignore[method-assign]
+        await daemon.reconcile()
+        assert not node.link.containers
+        assert not states(node)
 
 
-def test_another_slot_than_asked_is_taken_back(node: Node, run: Run) -> None:
+async def test_another_slot_than_asked_is_taken_back(node: Node) -> None:
     class Liar(FakeLink):
         async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
             made = await super().create(container_id, cookie, slots)
             return replace(made, slots=(replace(made.slots[0], nv_minor=5),))
 
-    async def main() -> None:
-        node.link = Liar()
-        async with node.running():
-            assert "another slot" in (await node.prepare(ID))["error"]
-            assert not node.link.containers
-            assert not states(node)
-
-    run(main())
+    node.link = Liar()
+    async with node.running():
+        assert "another slot" in (await node.prepare(ID))["error"]
+        assert not node.link.containers
+        assert not states(node)
 
 
-def test_an_unwritable_bundle_is_taken_back(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unwritable_bundle_is_taken_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(directory: str, spec: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async def main() -> None:
-        monkeypatch.setattr("cgpud.bundle.write", fails)
-        async with node.running():
-            assert "No space left" in (await node.prepare(ID))["error"]
-            assert not node.link.containers
-            assert not states(node)
-
-    run(main())
+    monkeypatch.setattr("cgpud.bundle.write", fails)
+    async with node.running():
+        assert "No space left" in (await node.prepare(ID))["error"]
+        assert not node.link.containers
+        assert not states(node)
 
 
 @pytest.mark.parametrize("when", ["before it is read", "while it waits for other starts", "after its slice is made"])
@@ -570,7 +481,7 @@ def test_a_start_that_its_engine_gave_up(node: Node, run: Run, capsys: pytest.Ca
     run(main())
 
 
-def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
+async def test_sizes_are_learnt_from_an_attached_module(node: Node) -> None:
     class Detached(FakeLink):
         attached = False
 
@@ -581,17 +492,14 @@ def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
         async def gpus(self) -> Any:
             return tuple(gpu if self.attached else replace(gpu, total=0) for gpu in await super().gpus())
 
-    async def main() -> None:
-        node.link = Detached()
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
-            assert list(node.link.containers) == [ID]
-
-    run(main())
+    node.link = Detached()
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
+        assert list(node.link.containers) == [ID]
 
 
-def test_what_nvml_does_not_tell_is_said_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_nvml_does_not_tell_is_said_once(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """A lost GPU, while another one answers, is logged once. So is the absence of NVML."""
     first, second = example_gpus(2)
 
@@ -599,56 +507,47 @@ def test_what_nvml_does_not_tell_is_said_once(node: Node, run: Run, capsys: pyte
         known = NvmlGpu(0, first.uuid, first.pci, 0, 15109)
         return known, NvmlGpu(1, "", "", -1, 0, lost="GPU is lost")
 
-    async def main() -> None:
-        node.link = FakeLink((first, second))
-        node.nvml = nvml
-        async with node.running() as daemon:
-            lost = await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"))
-            assert lost["error"] == "GPU 1 does not answer NVML (GPU is lost), so it cannot be sliced"
-            assert (await node.prepare(OTHER, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["ok"]
-            await daemon.reload(daemon.config)
-        assert capsys.readouterr().out.count("a GPU does not answer NVML") == 1
-        node.nvml = no_nvml
-        async with node.running() as daemon:
-            await daemon.reload(daemon.config)
-            await daemon.reload(daemon.config)
-        assert capsys.readouterr().out.count("no NVML, using the GPUs of cgpu_km: MIG and") == 1
-
-    run(main())
+    node.link = FakeLink((first, second))
+    node.nvml = nvml
+    async with node.running() as daemon:
+        lost = await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"))
+        assert lost["error"] == "GPU 1 does not answer NVML (GPU is lost), so it cannot be sliced"
+        assert (await node.prepare(OTHER, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["ok"]
+        await daemon.reload(daemon.config)
+    assert capsys.readouterr().out.count("a GPU does not answer NVML") == 1
+    node.nvml = no_nvml
+    async with node.running() as daemon:
+        await daemon.reload(daemon.config)
+        await daemon.reload(daemon.config)
+    assert capsys.readouterr().out.count("no NVML, using the GPUs of cgpu_km: MIG and") == 1
 
 
-def test_many_at_once_never_overcommit(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(2))
-        async with node.running():
-            ids = [f"{n:064x}" for n in range(12)]
-            replies = await asyncio.gather(*(node.prepare(container_id) for container_id in ids))
-            assert sum(reply["ok"] for reply in replies) == 2
-            assert all("left and 6043 MiB were requested" in r["error"] for r in replies if not r["ok"])
-            for gpu in range(2):
-                limits = [s.limit for c in node.link.containers.values() for s in c.slots if s.gpu == gpu]
-                assert sum(limits) <= 15109 * MIB
-
-    run(main())
+async def test_many_at_once_never_overcommit(node: Node) -> None:
+    node.link = FakeLink(example_gpus(2))
+    async with node.running():
+        ids = [f"{n:064x}" for n in range(12)]
+        replies = await asyncio.gather(*(node.prepare(container_id) for container_id in ids))
+        assert sum(reply["ok"] for reply in replies) == 2
+        assert all("left and 6043 MiB were requested" in r["error"] for r in replies if not r["ok"])
+        for gpu in range(2):
+            limits = [s.limit for c in node.link.containers.values() for s in c.slots if s.gpu == gpu]
+            assert sum(limits) <= 15109 * MIB
 
 
-def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-            process = node.process()
-            assert "without a pidfd" in (await node.ask(op="bind", id=ID, cookie=node.cookie(ID)))["error"]
-            with open(tmp_path / "x", "w") as other:
-                reply = await node.ask(op="bind", id=ID, cookie=node.cookie(ID), fds=[other.fileno()])
-                assert not reply["ok"]
-            pidfd = os.pidfd_open(process.pid)
-            assert not (await node.ask(op="bind", id=ID, cookie="1", fds=[pidfd]))["ok"]
-            assert "internal" not in (await node.ask(op="bind", id=ID, cookie="x", fds=[pidfd]))["error"]
-            os.close(pidfd)
-            assert (await node.bind(ID, process.pid))["ok"]
-            assert not (await node.bind(ID, node.process().pid))["ok"]
-
-    run(main())
+async def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, tmp_path: Path) -> None:
+    async with node.running():
+        await node.prepare(ID)
+        process = node.process()
+        assert "without a pidfd" in (await node.ask(op="bind", id=ID, cookie=node.cookie(ID)))["error"]
+        with open(tmp_path / "x", "w") as other:
+            reply = await node.ask(op="bind", id=ID, cookie=node.cookie(ID), fds=[other.fileno()])
+            assert not reply["ok"]
+        pidfd = os.pidfd_open(process.pid)
+        assert not (await node.ask(op="bind", id=ID, cookie="1", fds=[pidfd]))["ok"]
+        assert "internal" not in (await node.ask(op="bind", id=ID, cookie="x", fds=[pidfd]))["error"]
+        os.close(pidfd)
+        assert (await node.bind(ID, process.pid))["ok"]
+        assert not (await node.bind(ID, node.process().pid))["ok"]
 
 
 def limit_memory(node: Node, group: str, text: str) -> None:
@@ -669,65 +568,54 @@ def limit_memory(node: Node, group: str, text: str) -> None:
     ],
     ids=str,
 )
-def test_system_memory_by_the_driver_has_the_limit_of_the_memory_cgroup(
-    node: Node, run: Run, texts: dict[str, str], expected: int
+async def test_system_memory_by_the_driver_has_the_limit_of_the_memory_cgroup(
+    node: Node, texts: dict[str, str], expected: int
 ) -> None:
-    async def main() -> None:
-        async with node.running():
-            for group, text in texts.items():
-                limit_memory(node, group, text)
-            await node.start(ID, "/pod/one")
-            (container,) = node.link.containers.values()
-            assert [slot.host_limit for slot in container.slots] == [expected]
-
-    run(main())
+    async with node.running():
+        for group, text in texts.items():
+            limit_memory(node, group, text)
+        await node.start(ID, "/pod/one")
+        (container,) = node.link.containers.values()
+        assert [slot.host_limit for slot in container.slots] == [expected]
 
 
-def test_a_member_that_has_ended_widens_no_limit_of_a_slice(node: Node, run: Run) -> None:
+async def test_a_member_that_has_ended_widens_no_limit_of_a_slice(node: Node) -> None:
     """Its children may live on; a limit of 0 would be none. Two that bind at once have the sum."""
 
-    async def main() -> None:
-        async with node.running():
-            for group, mib in (("/a", 64), ("/b", 128), ("/c", 256)):
-                limit_memory(node, group, str(mib * MIB))
-            await node.start(ID, "/a")
-            (record,) = node.daemon.records.values()
-            facts = node.facts
-            ended = Process(record.process.pid, record.process.starttime + 1) if record.process else None
-            assert ended and facts.memory_limit(ended) is None
-            living = facts.process(node.process("/b").pid)
-            assert living and facts.memory_limit(living) == 128 * MIB
-            node.daemon.records[record.key] = replace(record, process=ended)
-            other = replace(record, id=OTHER, slice=record.kernel_key)
-            await hostmem.limit(node.daemon.deps, node.daemon.records.values(), other, living)
-            (container,) = node.link.containers.values()
-            assert [slot.host_limit for slot in container.slots] == [128 * MIB]
-
-    run(main())
+    async with node.running():
+        for group, mib in (("/a", 64), ("/b", 128), ("/c", 256)):
+            limit_memory(node, group, str(mib * MIB))
+        await node.start(ID, "/a")
+        (record,) = node.daemon.records.values()
+        facts = node.facts
+        ended = Process(record.process.pid, record.process.starttime + 1) if record.process else None
+        assert ended and facts.memory_limit(ended) is None
+        living = facts.process(node.process("/b").pid)
+        assert living and facts.memory_limit(living) == 128 * MIB
+        node.daemon.records[record.key] = replace(record, process=ended)
+        other = replace(record, id=OTHER, slice=record.kernel_key)
+        await hostmem.limit(node.daemon.deps, node.daemon.records.values(), other, living)
+        (container,) = node.link.containers.values()
+        assert [slot.host_limit for slot in container.slots] == [128 * MIB]
 
 
-def test_a_container_that_goes_while_it_is_bound_stays_gone(
-    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-            listed = node.link.list
+async def test_a_container_that_goes_while_it_is_bound_stays_gone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node.running():
+        await node.prepare(ID)
+        listed = node.link.list
 
-            async def slow() -> Any:
-                monkeypatch.setattr(node.link, "list", listed)
-                for record in list(node.daemon.records.values()):
-                    await node.daemon.handle_trigger(record.key, Trigger.POSTSTOP)
-                return await listed()
+        async def slow() -> Any:
+            monkeypatch.setattr(node.link, "list", listed)
+            for record in list(node.daemon.records.values()):
+                await node.daemon.handle_trigger(record.key, Trigger.POSTSTOP)
+            return await listed()
 
-            limit_memory(node, "/one", str(512 * MIB))
-            process = node.process("/one")
-            monkeypatch.setattr(node.link, "list", slow)
-            error = (await node.bind(ID, process.pid))["error"]
-            assert "is not waiting to be started" in error
-            assert not node.daemon.records and not node.link.containers
-
-    run(main())
+        limit_memory(node, "/one", str(512 * MIB))
+        process = node.process("/one")
+        monkeypatch.setattr(node.link, "list", slow)
+        error = (await node.bind(ID, process.pid))["error"]
+        assert "is not waiting to be started" in error
+        assert not node.daemon.records and not node.link.containers
 
 
 def test_a_limit_of_system_memory_that_cannot_be_set_ends_the_start(
@@ -755,21 +643,18 @@ def test_a_limit_of_system_memory_that_cannot_be_set_ends_the_start(
     run(main())
 
 
-def test_no_descriptor_leaks(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            before = len(list(Path("/proc/self/fd").iterdir()))
-            for _ in range(5):
-                process = await node.start(ID)
-                process.kill()
-                process.wait()
-                await eventually(lambda: not node.link.containers, "released")
-                with open("/dev/null") as null:
-                    await node.ask(op="status", fds=[null.fileno()] * 3)
-            await asyncio.sleep(0.1)
-            assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
-
-    run(main())
+async def test_no_descriptor_leaks(node: Node) -> None:
+    async with node.running():
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            process = await node.start(ID)
+            process.kill()
+            process.wait()
+            await eventually(lambda: not node.link.containers, "released")
+            with open("/dev/null") as null:
+                await node.ask(op="status", fds=[null.fileno()] * 3)
+        await asyncio.sleep(0.1)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
 @pytest.mark.parametrize(
@@ -787,7 +672,7 @@ def test_no_descriptor_leaks(node: Node, run: Run) -> None:
     ],
     ids=repr,
 )
-def test_junk_on_the_socket(node: Node, run: Run, raw: bytes) -> None:
+async def test_junk_on_the_socket(node: Node, raw: bytes) -> None:
     def send() -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(str(node.socket))
@@ -795,58 +680,46 @@ def test_junk_on_the_socket(node: Node, run: Run, raw: bytes) -> None:
             sock.shutdown(socket.SHUT_WR)
             return read_reply(sock)
 
-    async def main() -> None:
-        async with node.running():
-            assert (await asyncio.to_thread(send))["ok"] is False
-            assert (await node.ask(op="status"))["ok"]
-
-    run(main())
+    async with node.running():
+        assert (await asyncio.to_thread(send))["ok"] is False
+        assert (await node.ask(op="status"))["ok"]
 
 
-def test_the_caller_went_away(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            bundle = node.bundle(ID)
-            gate = asyncio.Event()
-            real = node.link.create
+async def test_the_caller_went_away(node: Node) -> None:
+    async with node.running():
+        bundle = node.bundle(ID)
+        gate = asyncio.Event()
+        real = node.link.create
 
-            async def slow(*args: Any) -> Any:
-                made = await real(*args)
-                await gate.wait()
-                return made
+        async def slow(*args: Any) -> Any:
+            made = await real(*args)
+            await gate.wait()
+            return made
 
-            node.link.create = slow  # type: ignore[method-assign]
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.connect(str(node.socket))
-            body = json.dumps({"op": "prepare", "id": ID, "bundle": str(bundle)}).encode()
-            sock.sendall(struct.pack(">I", len(body)) + body)
-            await eventually(lambda: node.link.containers, "created")
-            sock.close()
-            gate.set()
-            await eventually(lambda: not node.link.containers, "taken back")
-
-    run(main())
+        node.link.create = slow  # type: ignore[method-assign]
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(node.socket))
+        body = json.dumps({"op": "prepare", "id": ID, "bundle": str(bundle)}).encode()
+        sock.sendall(struct.pack(">I", len(body)) + body)
+        await eventually(lambda: node.link.containers, "created")
+        sock.close()
+        gate.set()
+        await eventually(lambda: not node.link.containers, "taken back")
 
 
-def test_the_socket_is_for_root(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            assert node.socket.stat().st_mode & 0o777 == 0o600
-
-    run(main())
+async def test_the_socket_is_for_root(node: Node) -> None:
+    async with node.running():
+        assert node.socket.stat().st_mode & 0o777 == 0o600
 
 
-def test_two_daemons(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            with pytest.raises(CgpuError, match="another process"):
-                async with node.running():
-                    pass
-
-    run(main())
+async def test_two_daemons(node: Node) -> None:
+    async with node.running():
+        with pytest.raises(CgpuError, match="another process"):
+            async with node.running():
+                pass
 
 
-def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
+async def test_lost_events_mean_reconcile(node: Node) -> None:
     from cgpu_common.errors import Resync
 
     class Lossy(FakeLink):
@@ -859,16 +732,13 @@ def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
             async for event in super().events(joined):
                 yield event
 
-    async def main() -> None:
-        node.link = Lossy()
-        async with node.running():
-            await eventually(lambda: node.link._listeners, "listening again")
-            node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
-
-    run(main())
+    node.link = Lossy()
+    async with node.running():
+        await eventually(lambda: node.link._listeners, "listening again")
+        node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
 
 
-def test_what_ends_before_anybody_listens(node: Node, run: Run) -> None:
+async def test_what_ends_before_anybody_listens(node: Node) -> None:
     """The container ends between the first reading of the kernel's list and the first event that is received."""
 
     class Late(FakeLink):
@@ -877,21 +747,18 @@ def test_what_ends_before_anybody_listens(node: Node, run: Run) -> None:
             async for event in super().events(joined):
                 yield event
 
-    async def main() -> None:
-        node.link = FakeLink()
-        async with node.running():
-            await node.start(ID, "/system.slice/x")
-        late = Late()
-        late.containers = node.link.containers
-        node.link = late
-        node.config = Config(reconcile_s=3600)
-        async with node.running() as daemon:
-            await eventually(lambda: not daemon.records, "its record is gone")
-
-    run(main())
+    node.link = FakeLink()
+    async with node.running():
+        await node.start(ID, "/system.slice/x")
+    late = Late()
+    late.containers = node.link.containers
+    node.link = late
+    node.config = Config(reconcile_s=3600)
+    async with node.running() as daemon:
+        await eventually(lambda: not daemon.records, "its record is gone")
 
 
-def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
+async def test_a_start_does_not_read_the_list(node: Node) -> None:
     """The cost of a start does not grow with the number of containers. Only a refusal reads the list, for the names."""
 
     class Counting(FakeLink):
@@ -901,85 +768,70 @@ def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
             self.lists += 1
             return await super().list()
 
-    async def main() -> None:
-        node.link = link = Counting()
-        async with node.running():
-            await eventually(lambda: link.lists == 2, "both readings of the beginning")
-            before = link.lists
-            assert (await node.prepare(ID))["ok"]
-            assert (await node.prepare(OTHER))["ok"]
-            assert link.lists == before
-            assert f"held by: {ID[:12]} 6043 MiB, {OTHER[:12]} 6043 MiB" in (await node.prepare("third"))["error"]
-            assert link.lists == before + 1
-
-    run(main())
+    node.link = link = Counting()
+    async with node.running():
+        await eventually(lambda: link.lists == 2, "both readings of the beginning")
+        before = link.lists
+        assert (await node.prepare(ID))["ok"]
+        assert (await node.prepare(OTHER))["ok"]
+        assert link.lists == before
+        assert f"held by: {ID[:12]} 6043 MiB, {OTHER[:12]} 6043 MiB" in (await node.prepare("third"))["error"]
+        assert link.lists == before + 1
 
 
-def test_sums_of_an_older_module(node: Node, run: Run) -> None:
+async def test_sums_of_an_older_module(node: Node) -> None:
     """It sends no sums, so the daemon adds up its list."""
 
     class Older(FakeLink):
         async def gpus(self) -> Any:
             return tuple(replace(gpu, limits=None) for gpu in await super().gpus())
 
-    async def main() -> None:
-        node.link = Older()
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            assert (await node.prepare(OTHER))["ok"]
-            assert "has 3023 of its 15109 MiB left" in (await node.prepare("third"))["error"]
-
-    run(main())
+    node.link = Older()
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        assert (await node.prepare(OTHER))["ok"]
+        assert "has 3023 of its 15109 MiB left" in (await node.prepare("third"))["error"]
 
 
-def test_the_only_place_is_not_the_probes(node: Node, run: Run) -> None:
+async def test_the_only_place_is_not_the_probes(node: Node) -> None:
     """The container that was created to probe a GPU is gone before the first one is admitted."""
 
     class Detached(FakeLink):
         async def gpus(self) -> Any:
             return tuple(gpu if self.calls else replace(gpu, driver_free=None) for gpu in await super().gpus())
 
-    async def main() -> None:
-        node.link = Detached((replace(example_gpus()[0], max_inst=1),))
-        async with node.running():
-            assert (await node.prepare(ID, ["ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=15"]))["ok"]
-            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
-            assert [slot.weight for slot in node.link.containers[ID].slots] == [1]
-
-    run(main())
+    node.link = Detached((replace(example_gpus()[0], max_inst=1),))
+    async with node.running():
+        assert (await node.prepare(ID, ["ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=15"]))["ok"]
+        assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
+        assert [slot.weight for slot in node.link.containers[ID].slots] == [1]
 
 
-def test_the_module_goes_and_comes_again(node: Node, run: Run) -> None:
+async def test_the_module_goes_and_comes_again(node: Node) -> None:
     """The daemon notices both at once: it drops its records, and writes the settings of the files again."""
 
-    async def main() -> None:
-        node.config = replace(node.config, gpu=GpuSettings(policy=2), reconcile_s=1000)
-        known = tuple(NvmlGpu(gpu.index, gpu.uuid, gpu.pci, gpu.nv_minor, 15109) for gpu in example_gpus())
-        node.nvml = lambda: known  # also while the module is away
-        async with node.running():
-            assert [gpu.policy for gpu in node.link.inventory] == [2]
-            await eventually(lambda: node.link._listeners, "listening")
-            await node.start(ID, "/one")
-            node.link.unload()
-            await eventually(lambda: not node.daemon.records, "forgotten")
-            node.link.load([])  # it has no core yet
-            await asyncio.sleep(0.2)
-            node.link.load([replace(gpu, born=2) for gpu in example_gpus()])
-            await eventually(lambda: node.link.inventory[0].policy == 2, "set again")
-            await eventually(lambda: node.link._listeners, "listening again")
-
-    run(main())
+    node.config = replace(node.config, gpu=GpuSettings(policy=2), reconcile_s=1000)
+    known = tuple(NvmlGpu(gpu.index, gpu.uuid, gpu.pci, gpu.nv_minor, 15109) for gpu in example_gpus())
+    node.nvml = lambda: known  # also while the module is away
+    async with node.running():
+        assert [gpu.policy for gpu in node.link.inventory] == [2]
+        await eventually(lambda: node.link._listeners, "listening")
+        await node.start(ID, "/one")
+        node.link.unload()
+        await eventually(lambda: not node.daemon.records, "forgotten")
+        node.link.load([])  # it has no core yet
+        await asyncio.sleep(0.2)
+        node.link.load([replace(gpu, born=2) for gpu in example_gpus()])
+        await eventually(lambda: node.link.inventory[0].policy == 2, "set again")
+        await eventually(lambda: node.link._listeners, "listening again")
 
 
-def test_a_damaged_state_file_is_left_alone(node: Node, run: Run) -> None:
-    async def main() -> None:
-        (node.directory / "state").mkdir()
-        (node.directory / "state/x.json").write_text("{")
-        async with node.running():
-            assert (await node.ask(op="status"))["ok"]
-        assert (node.directory / "state/x.json").exists()
-
-    run(main())
+async def test_a_damaged_state_file_is_left_alone(node: Node) -> None:
+    (node.directory / "state").mkdir()
+    (node.directory / "state/x.json").write_text("{")
+    async with node.running():
+        assert (await node.ask(op="status"))["ok"]
+    assert (node.directory / "state/x.json").exists()
 
 
 def test_facts_of_a_real_process(tmp_path: Path) -> None:

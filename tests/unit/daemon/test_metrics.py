@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from fake_tree import ID1, ID2, MIB, Tree, inst_line, waits, write
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 from structlog.testing import capture_logs
@@ -33,7 +33,10 @@ SLOT_STAT = (
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
     "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
     "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000\nthrottled_ns 125000000\n"
-    f"host_limit_bytes {512 * MIB}\nhost_used_bytes {64 * MIB}\nhost_refused_allocs 7"
+    f"bar1_bytes {8 * MIB}\nhost_limit_bytes {512 * MIB}\nhost_used_bytes {64 * MIB}\nhost_refused_allocs 7\n"
+    f"used_data_bytes {160 * MIB}\nused_context_bytes {64 * MIB}\nused_managed_bytes {24 * MIB}\n"
+    f"used_imported_bytes {6 * MIB}\nused_tables_bytes {2 * MIB}\n"
+    "nvdec 3\nnvdec_floor 11\nnvdec_left 228\nnvenc 2\nnvjpg 0\nofa 1"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -77,6 +80,7 @@ def paths(tree: Tree) -> Paths:
 CARD = {
     "uuid": UUID, "pci": "", "utilization_pct": 38, "memory_utilization_pct": 20, "sm_active_pct": 61.5,
     "dram_active_pct": 30.0, "temperature_c": 45, "power_mw": 31_250, "power_limit_mw": 70_000,
+    "processes": [{"pid": 19772, "sm_pct": 21, "memory_pct": 7}],
 }  # fmt: skip
 FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
 NOTHING = metrics.DaemonFigures()
@@ -113,6 +117,11 @@ EXPECTED = {
     "memory_limit_bytes": 6043 * MIB,
     "memory_used_bytes": 256 * MIB,
     "memory_peak_bytes": 512 * MIB,
+    "bar1_used_bytes": 8 * MIB,
+    "nvdec_sessions": 3,
+    "nvenc_sessions": 2,
+    "nvjpg_sessions": 0,
+    "ofa_sessions": 1,
     "host_memory_limit_bytes": 512 * MIB,
     "host_memory_used_bytes": 64 * MIB,
     "host_memory_refused_total": 7,
@@ -153,6 +162,10 @@ def test_every_figure(tree: Tree) -> None:
         assert value(found, f"cgpu_container_{name}", **SLOT) == pytest.approx(expected), name
     for name, expected in GPU_EXPECTED.items():
         assert value(found, f"cgpu_gpu_{name}", gpu="0", uuid=UUID) == pytest.approx(expected), name
+    kinds = {"data": 160, "context": 64, "managed": 24, "imported": 6, "tables": 2}
+    for kind, mib in kinds.items():
+        assert value(found, "cgpu_container_memory_kind_bytes", kind=kind, **SLOT) == mib * MIB
+    assert sum(kinds.values()) == 256
     assert value(found, "cgpu_container_dying", **(SLOT | {"container": ID2[:12]})) == 1
     assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="freeze") == 1
     assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="timeslice") == 0
@@ -168,6 +181,55 @@ def test_every_figure(tree: Tree) -> None:
     ]
     assert value(found, "cgpu_draining") == 1
     assert value(found, "cgpu_gpu_settings_drift", gpu="0", uuid=UUID) == 2
+
+
+def use_of(tree: Tree, bundle: str, **card: object) -> dict[str, list[float]]:
+    """Metric without its prefix -> the values of the first container, of the second one, and of the first one's pod."""
+    figures = metrics.DaemonFigures(sensors=({**CARD, **card},))
+    found = samples(scrape(tree, {ID1: bundle}, figures))
+    pod = {"namespace": "ml", "pod": "train-0", "container": "train", "gpu": "0", "uuid": UUID}
+    wanted = {}
+    for name in ("container_sm_utilization_ratio", "container_memory_utilization_ratio"):
+        keys = [(f"cgpu_{name}", SLOT), (f"cgpu_{name}", SLOT | {"container": ID2[:12]}), (f"cgpu_pod_{name}", pod)]
+        wanted[name] = [found[key, tuple(sorted(labels.items()))] for key, labels in keys if (
+            key, tuple(sorted(labels.items()))) in found]  # fmt: skip
+    return wanted
+
+
+def process(pid: int, sm: int, memory: int) -> dict[str, int]:
+    return {"pid": pid, "sm_pct": sm, "memory_pct": memory}
+
+
+def test_what_nvml_samples_of_processes_is_their_containers(tree: Tree, bundle: str) -> None:
+    """Their processes are those of meminfo; one outside of containers is nobody's."""
+    write(tree.proc / "0" / ID1[:12] / "meminfo", f"Free: 1\nPID: 100 Mem: {MIB}\nPID: 101 Mem: {MIB}")
+    write(tree.proc / "0" / ID2[:12] / "meminfo", f"Free: 1\nPID: 200 Mem: {MIB}")
+    rows = [process(100, 30, 10), process(101, 15, 5), process(200, 20, 8), process(999, 35, 30)]
+    found = use_of(tree, bundle, processes=rows)
+    assert found["container_sm_utilization_ratio"] == pytest.approx([0.45, 0.2, 0.45])
+    assert found["container_memory_utilization_ratio"] == pytest.approx([0.15, 0.08, 0.15])
+    # Samples of other moments: no container has more than the whole.
+    found = use_of(tree, bundle, processes=[process(100, 70, 60), process(101, 60, 60)])
+    assert found["container_sm_utilization_ratio"] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ({"processes": []}, []),  # the GPU works, and the driver has no samples: not known
+        ({"processes": [], "utilization_pct": 0}, [0, 0, 0]),
+        ({"processes": [], "utilization_pct": None}, []),
+        ({"processes": [process(999, 40, 1)]}, [0, 0, 0]),
+    ],
+)
+def test_no_sample_is_no_zero(tree: Tree, bundle: str, card: dict[str, object], expected: list[float]) -> None:
+    assert use_of(tree, bundle, **card)["container_sm_utilization_ratio"] == expected
+
+
+def test_a_container_that_goes_meanwhile_has_no_processes(tree: Tree, bundle: str) -> None:
+    (tree.proc / "0" / ID1[:12] / "meminfo").unlink()
+    rows = [process(19772, 40, 1)]
+    assert use_of(tree, bundle, processes=rows)["container_sm_utilization_ratio"] == [0, 0.4, 0]
 
 
 def test_waits_are_a_histogram(tree: Tree, bundle: str) -> None:
@@ -192,12 +254,16 @@ def test_series_of_pods_have_the_labels_of_kube_state_metrics(tree: Tree, bundle
     found = samples(scrape(tree, {ID1: bundle}))
     of_pods = {name: dict(labels) for name, labels in found if name.startswith("cgpu_pod_")}
     waits = {f"cgpu_pod_container_turn_wait_seconds_{part}" for part in ("bucket", "count", "sum")}
-    assert of_pods.keys() - waits == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 9 + 3
+    kinds = {"cgpu_pod_container_memory_kind_bytes"}
+    assert of_pods.keys() - waits - kinds == {figure.name for figure in metrics.POD_FIGURES}
+    assert len(of_pods) == 9 + 3 + 1
     for labels in of_pods.values():
         labels.pop("le", None)
+        labels.pop("kind", None)
     assert set(map(str, of_pods.values())) == {str(next(iter(of_pods.values())))}
     labels = {"namespace": "ml", "pod": "train-0", "container": "train", "gpu": "0", "uuid": UUID}
     assert value(found, "cgpu_pod_container_memory_used_bytes", **labels) == 256 * MIB
+    assert value(found, "cgpu_pod_container_memory_kind_bytes", kind="context", **labels) == 64 * MIB
     assert value(found, "cgpu_pod_container_gpu_seconds_total", **labels) == pytest.approx(1.5)
     # The one that is dying has no series: a container of the same name may have taken its place.
     assert not [name for name, _ in samples(scrape(tree, {ID2: bundle})) if name.startswith("cgpu_pod_")]
@@ -309,63 +375,54 @@ def connect(path: Path) -> socket.socket:
     return sock
 
 
-def test_served_on_a_unix_socket(tree: Tree, node: Node, run: Run, tmp_path: Path) -> None:
+async def test_served_on_a_unix_socket(tree: Tree, node: Node, tmp_path: Path) -> None:
     path = tmp_path / "metrics.sock"
 
-    async def main() -> None:
+    async with node.running() as daemon:
+        exporter = Exporter(daemon, paths(tree))
+        await exporter.move(f"unix:{path}")
+        assert path.stat().st_mode & 0o777 == 0o600
+        answer = await talk(connect(path), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Connection: close" in head
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert b"cgpu_module_loaded 1.0" in body
+        wants = b"GET /metrics?a=b HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n"
+        assert (await talk(connect(path), wants)).endswith(b"# EOF\n")
+        await exporter.move("")
+        assert not path.exists()
+
+
+async def test_starts_are_counted_by_their_result(tree: Tree, node: Node) -> None:
+    off = ("CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15")
+    bad = ("ALIYUN_COM_GPU_MEM_CONTAINER=x", "ALIYUN_COM_GPU_MEM_DEV=15")
+    async with node.running() as daemon:
+        replies = [
+            await node.prepare("a"),
+            *[await node.prepare(n, e) for n, e in (("b", off), ("c", bad), ("d", bad))],
+        ]
+        assert [reply["ok"] for reply in replies] == [True, True, False, False]
+        assert dict(daemon.admissions) == {"sliced": 1, "unsliced": 1, "refused": 2}
+        text, _ = await Exporter(daemon, paths(tree)).page("")
+    assert b'cgpu_admissions_total{result="refused"} 2.0' in text
+
+
+async def test_moved_and_refused_on_an_address(tree: Tree, node: Node) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as free:
+        taken, port = other.getsockname()[1], free.getsockname()[1]
+        free.close()
         async with node.running() as daemon:
             exporter = Exporter(daemon, paths(tree))
-            await exporter.move(f"unix:{path}")
-            assert path.stat().st_mode & 0o777 == 0o600
-            answer = await talk(connect(path), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            head, _, body = answer.partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-            assert b"Connection: close" in head
-            assert f"Content-Length: {len(body)}".encode() in head
-            assert b"cgpu_module_loaded 1.0" in body
-            wants = b"GET /metrics?a=b HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n"
-            assert (await talk(connect(path), wants)).endswith(b"# EOF\n")
-            await exporter.move("")
-            assert not path.exists()
-
-    run(main())
-
-
-def test_starts_are_counted_by_their_result(tree: Tree, node: Node, run: Run) -> None:
-    async def main() -> None:
-        off = ("CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15")
-        bad = ("ALIYUN_COM_GPU_MEM_CONTAINER=x", "ALIYUN_COM_GPU_MEM_DEV=15")
-        async with node.running() as daemon:
-            replies = [
-                await node.prepare("a"),
-                *[await node.prepare(n, e) for n, e in (("b", off), ("c", bad), ("d", bad))],
-            ]
-            assert [reply["ok"] for reply in replies] == [True, True, False, False]
-            assert dict(daemon.admissions) == {"sliced": 1, "unsliced": 1, "refused": 2}
-            text, _ = await Exporter(daemon, paths(tree)).page("")
-        assert b'cgpu_admissions_total{result="refused"} 2.0' in text
-
-    run(main())
-
-
-def test_moved_and_refused_on_an_address(tree: Tree, node: Node, run: Run) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as free:
-            taken, port = other.getsockname()[1], free.getsockname()[1]
-            free.close()
-            async with node.running() as daemon:
-                exporter = Exporter(daemon, paths(tree))
-                with capture_logs() as lines:
-                    await exporter.move(f"127.0.0.1:{taken}")
-                assert [line["event"] for line in lines if line["log_level"] == "error"] == ["metrics are not served"]
-                await exporter.move(f"127.0.0.1:{port}")
-                sock = socket.create_connection(("127.0.0.1", port))
-                assert b"200 OK" in await talk(sock, b"GET /metrics HTTP/1.0\r\n\r\n")
-                await exporter.stop()
-                with pytest.raises(OSError):
-                    socket.create_connection(("127.0.0.1", port))
-
-    run(main())
+            with capture_logs() as lines:
+                await exporter.move(f"127.0.0.1:{taken}")
+            assert [line["event"] for line in lines if line["log_level"] == "error"] == ["metrics are not served"]
+            await exporter.move(f"127.0.0.1:{port}")
+            sock = socket.create_connection(("127.0.0.1", port))
+            assert b"200 OK" in await talk(sock, b"GET /metrics HTTP/1.0\r\n\r\n")
+            await exporter.stop()
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(
@@ -381,57 +438,48 @@ def test_moved_and_refused_on_an_address(tree: Tree, node: Node, run: Run) -> No
         (b"GET /metrics HTTP/1.1\r\n" + b"X: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
     ],
 )
-def test_nothing_else_is_answered(run: Run, tmp_path: Path, request_: bytes, status: bytes) -> None:
+async def test_nothing_else_is_answered(tmp_path: Path, request_: bytes, status: bytes) -> None:
     async def never(_accept: str) -> tuple[bytes, str]:
         raise AssertionError("it was looked at")
 
-    async def main() -> None:
-        server = http.HttpServer(never)
-        await server.start(http.Unix(str(tmp_path / "s")))
-        assert (await talk(connect(tmp_path / "s"), request_)).split(b" ")[1] == status
-        await server.stop()
-
-    run(main())
+    server = http.HttpServer(never)
+    await server.start(http.Unix(str(tmp_path / "s")))
+    assert (await talk(connect(tmp_path / "s"), request_)).split(b" ")[1] == status
+    await server.stop()
 
 
-def test_time_and_connections_are_bounded(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_and_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.5)
     path = tmp_path / "s"
 
     async def page(_accept: str) -> tuple[bytes, str]:
         return b"x", "text/plain"
 
-    async def main() -> None:
-        server = http.HttpServer(page)
-        await server.start(http.Unix(str(path)))
-        idle = [await asyncio.open_connection(sock=connect(path)) for _ in range(http.CONNECTIONS_MAX)]
-        await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all are open")
-        with contextlib.suppress(ConnectionResetError):
-            assert await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n") == b""
-        for reader, writer in idle:  # half a request, and no more
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-            writer.close()
-        await eventually(lambda: server._open == 0, "all are closed")
-        assert b"200" in await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n")
-        await server.stop()
-
-    run(main())
+    server = http.HttpServer(page)
+    await server.start(http.Unix(str(path)))
+    idle = [await asyncio.open_connection(sock=connect(path)) for _ in range(http.CONNECTIONS_MAX)]
+    await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all are open")
+    with contextlib.suppress(ConnectionResetError):
+        assert await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+    for reader, writer in idle:  # half a request, and no more
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    await eventually(lambda: server._open == 0, "all are closed")
+    assert b"200" in await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n")
+    await server.stop()
 
 
-def test_a_page_that_fails_is_an_answer(run: Run, tmp_path: Path) -> None:
+async def test_a_page_that_fails_is_an_answer(tmp_path: Path) -> None:
     async def page(_accept: str) -> tuple[bytes, str]:
         raise ValueError("broken")
 
-    async def main() -> None:
-        server = http.HttpServer(page)
-        await server.start(http.Unix(str(tmp_path / "s")))
-        with capture_logs():
-            answer = await talk(connect(tmp_path / "s"), b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 500 ")
-        assert b"ValueError: broken" in answer
-        await server.stop()
-
-    run(main())
+    server = http.HttpServer(page)
+    await server.start(http.Unix(str(tmp_path / "s")))
+    with capture_logs():
+        answer = await talk(connect(tmp_path / "s"), b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"ValueError: broken" in answer
+    await server.stop()
 
 
 # ---- the pages ----
@@ -504,19 +552,36 @@ def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:
     assert all("{{instance}}" in legend for legend in legends), "two nodes have the same GPU numbers"
 
 
-def test_the_rules_ask_for_what_exists(tree: Tree, bundle: str) -> None:
-    text = (ROOT / "docs/user/grafana/cgpu.rules.yml").read_text()
-    queries = re.findall(r"^ +expr: (.+)$", text, re.M)
-    assert len(queries) > 6
+ALERTS = ROOT / "deploy/helm/cgpu/files/cgpu.rules.yml"
+RECORDS = ROOT / "docs/user/grafana/dcgm.rules.yml"
+
+
+@pytest.mark.parametrize("rules", [ALERTS, RECORDS], ids=lambda path: path.stem)
+def test_the_rules_ask_for_what_exists(tree: Tree, bundle: str, rules: Path) -> None:
+    text = rules.read_text()
+    queries = re.findall(r"^ +expr: (?:>-\n +)?(.+(?:\n {10}.+)?)$", text, re.M)
+    assert len(queries) == text.count("expr:") > 6
     check_queries(queries, exported(tree, bundle))
 
 
-def test_the_rules_fire_as_meant() -> None:
+def tried_by_promtool(name: str) -> str:
+    """The cases of the rules, which hold."""
     promtool = ROOT / "build/prometheus/promtool"
     if not promtool.exists():
-        pytest.fail("scripts/setup-prometheus has not run: make test-daemon runs it")
-    series = Path(__file__).with_name("cgpu.rules.test.yml")
+        pytest.fail("scripts/setup-prometheus has not run: make setup-test runs it")
+    series = Path(__file__).with_name(f"{name}.rules.test.yml")
     done = subprocess.run([promtool, "test", "rules", series], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rules = set(re.findall(r"alert: (\w+)", (ROOT / "docs/user/grafana/cgpu.rules.yml").read_text()))
-    assert rules == set(re.findall(r"alertname: (\w+)\n +exp_alerts", series.read_text())), "each fires once"
+    return series.read_text()
+
+
+def test_dcgms_names_have_dcgms_units() -> None:
+    cases = tried_by_promtool("dcgm")
+    records = re.findall(r"record: (\w+)", RECORDS.read_text())
+    assert len(records) == 9 and all(name in cases for name in records)
+
+
+def test_the_rules_fire_as_meant() -> None:
+    cases = tried_by_promtool("cgpu")
+    rules = set(re.findall(r"alert: (\w+)", ALERTS.read_text()))
+    assert rules == set(re.findall(r"alertname: (\w+)\n +exp_alerts", cases)), "each fires once"

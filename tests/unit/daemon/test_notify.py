@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes import FAKE_CGPUD
 
 from cgpu_common import notify
 
@@ -78,7 +79,7 @@ def test_the_whole_program(tmp_path: Path) -> None:
         sock.settimeout(20)
         daemon = subprocess.Popen(
             [
-                *(sys.executable, "-m", "cgpud", "--kernel", "fake", "--log-format", "json"),
+                *(sys.executable, FAKE_CGPUD, "--log-format", "json"),
                 *("--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state"), "--config", str(config)),
             ],
             env={**os.environ, "NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000", "PYTHONPATH": str(ROOT)},
@@ -103,10 +104,27 @@ def test_the_whole_program(tmp_path: Path) -> None:
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cgpud", "--kernel", "fake", "--config", str(tmp_path / "none.toml")],
+        [sys.executable, FAKE_CGPUD, "--config", str(tmp_path / "none.toml")],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 1
     assert done.stderr == f"cgpud: {tmp_path}/none.toml: no such file\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_without_root_it_is_one_line(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    tmp_path.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, FAKE_CGPUD, "--socket", str(tmp_path / "s"), "--state-dir", str(state)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        user=65534,
+        group=65534,
+        extra_groups=[],
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"cgpud: {state}: Permission denied (be root on the host)"

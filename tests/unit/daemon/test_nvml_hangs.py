@@ -20,12 +20,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fakes import VARIABLES, Node, Run, eventually
+from fakelink import FakeLink, example_gpus
+from fakes import FAKE_CGPUD, VARIABLES, Node, eventually
 
 from cgpu_common.config import Config
 from cgpu_common.model import NvmlGpu, NvmlView
 from cgpud import nvml
-from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.nvml import Nvml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,7 +81,7 @@ def test_a_hanging_nvml_does_not_stop_the_node(hang: Callable[[str], Path], tmp_
         sock.settimeout(30)
         daemon = subprocess.Popen(
             [
-                *(sys.executable, "-m", "cgpud", "--kernel", "fake", "--config", config),
+                *(sys.executable, FAKE_CGPUD, "--config", config),
                 *("--socket", tmp_path / "s", "--state-dir", tmp_path / "state"),
             ],
             env={**os.environ, "NOTIFY_SOCKET": str(address), "PYTHONPATH": str(ROOT)},
@@ -103,7 +103,7 @@ def test_sigterm_ends_a_start_that_waits_for_nvml(hang: Callable[[str], Path], t
     hang("init")
     daemon = subprocess.Popen(
         [
-            *(sys.executable, "-m", "cgpud", "--kernel", "fake"),
+            *(sys.executable, FAKE_CGPUD),
             *("--socket", tmp_path / "s", "--state-dir", tmp_path / "state"),
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -126,8 +126,8 @@ def test_sigterm_ends_a_start_that_waits_for_nvml(hang: Callable[[str], Path], t
 
 
 @pytest.mark.parametrize("call", ["init", "uuid 1"])
-def test_a_hanging_nvml_stops_its_gpus_only(
-    node: Node, run: Run, hang: Callable[[str], Path], call: str, capsys: pytest.CaptureFixture[str]
+async def test_a_hanging_nvml_stops_its_gpus_only(
+    node: Node, hang: Callable[[str], Path], call: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The GPU that hangs is refused with a sentence, at once from the second start on; the other one is used."""
     file = hang(call)
@@ -138,131 +138,113 @@ def test_a_hanging_nvml_stops_its_gpus_only(
     node.config = Config(nvml_wait_s=45)
     on = "ALIYUN_COM_GPU_VISIBLE_DEVICES="
 
-    async def main() -> None:
-        async with node.running() as daemon:
-            # The stub's compute mode restricts the GPU: the sentence shows that NVML has answered.
-            assert "exclusive process" in (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"]
-            file.touch()
-            daemon.config = replace(daemon.config, nvml_wait_s=2)
-            daemon._inventory._nvml_until = 0.0
-            began = time.monotonic()
-            refused = "GPU 1 does not answer NVML (no answer within 2 s), so it cannot be sliced"
-            assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
-            assert 1.5 < time.monotonic() - began < 30
-            began = time.monotonic()
-            daemon._inventory._nvml_until = 0.0
-            assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
-            first = (await node.prepare(ID, (*VARIABLES, f"{on}0")))["error"]
-            assert ("exclusive process" in first) == (call == "uuid 1"), first
-            assert (await node.ask(op="status"))["ok"]
-            assert time.monotonic() - began < 2, "only the first one waits"
-            file.unlink()
-            await asyncio.sleep(0.5)
-            for _ in range(100):
-                reply = await node.prepare(ID, (*VARIABLES, f"{on}1"))
-                if not daemon._inventory._nvml.silent:
-                    break
-                await asyncio.sleep(0.1)
-            assert "exclusive process" in reply["error"], "NVML answers again"
-        log = capsys.readouterr().out
-        assert log.count("NVML does not answer") == log.count("NVML answers again") == 1
-
-    run(main())
+    async with node.running() as daemon:
+        # The stub's compute mode restricts the GPU: the sentence shows that NVML has answered.
+        assert "exclusive process" in (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"]
+        file.touch()
+        daemon.config = replace(daemon.config, nvml_wait_s=2)
+        daemon._inventory._nvml_until = 0.0
+        began = time.monotonic()
+        refused = "GPU 1 does not answer NVML (no answer within 2 s), so it cannot be sliced"
+        assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
+        assert 1.5 < time.monotonic() - began < 30
+        began = time.monotonic()
+        daemon._inventory._nvml_until = 0.0
+        assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
+        first = (await node.prepare(ID, (*VARIABLES, f"{on}0")))["error"]
+        assert ("exclusive process" in first) == (call == "uuid 1"), first
+        assert (await node.ask(op="status"))["ok"]
+        assert time.monotonic() - began < 2, "only the first one waits"
+        file.unlink()
+        await asyncio.sleep(0.5)
+        for _ in range(100):
+            reply = await node.prepare(ID, (*VARIABLES, f"{on}1"))
+            if not daemon._inventory._nvml.silent:
+                break
+            await asyncio.sleep(0.1)
+        assert "exclusive process" in reply["error"], "NVML answers again"
+    log = capsys.readouterr().out
+    assert log.count("NVML does not answer") == log.count("NVML answers again") == 1
 
 
-def test_a_node_whose_nvml_hangs_from_the_beginning(node: Node, run: Run, hang: Callable[[str], Path]) -> None:
+async def test_a_node_whose_nvml_hangs_from_the_beginning(node: Node, hang: Callable[[str], Path]) -> None:
     """The modes of the GPUs are unknown, so none gets a container, whether the module lists it already or not."""
     hang("init")
     node.nvml = Nvml()
     node.config = Config(nvml_wait_s=1)
 
-    async def main() -> None:
-        async with node.running():
-            assert "GPU 0 does not answer NVML (no answer within 1 s)" in (await node.prepare(ID))["error"]
-            node.link.inventory = ()
-            assert (await node.prepare(ID))["error"] == (
-                "cgpu_km lists no GPU yet, and NVML does not answer (no answer within 1 s)"
-            )
-            assert not node.link.calls, "no probe either"
-
-    run(main())
+    async with node.running():
+        assert "GPU 0 does not answer NVML (no answer within 1 s)" in (await node.prepare(ID))["error"]
+        node.link.inventory = ()
+        assert (await node.prepare(ID))["error"] == (
+            "cgpu_km lists no GPU yet, and NVML does not answer (no answer within 1 s)"
+        )
+        assert not node.link.calls, "no probe either"
 
 
-def test_containers_end_while_nvml_hangs(node: Node, run: Run, hang: Callable[[str], Path]) -> None:
+async def test_containers_end_while_nvml_hangs(node: Node, hang: Callable[[str], Path]) -> None:
     file = hang("init")
     node.config = Config(nvml_wait_s=1)
 
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID)
-        assert file.exists()
-        node.nvml = Nvml()
-        async with node.running():
-            process.kill()
-            await eventually(lambda: not node.link.containers, "released")
-
-    run(main())
+    async with node.running():
+        process = await node.start(ID)
+    assert file.exists()
+    node.nvml = Nvml()
+    async with node.running():
+        process.kill()
+        await eventually(lambda: not node.link.containers, "released")
 
 
-def test_a_child_that_hangs_is_killed_and_replaced(run: Run, hang: Callable[[str], Path]) -> None:
+async def test_a_child_that_hangs_is_killed_and_replaced(hang: Callable[[str], Path]) -> None:
     file = hang("uuid 0")
 
-    async def main() -> None:
-        before = children()
-        source = Nvml(deadline_s=5)
-        view = await source.query(4)
-        assert lost(view) == ["no answer within 4 s", ""], "the other one is read meanwhile"
-        (first,) = children() - before
-        assert (await source.query(30)).silent, "it does not wait"
-        assert children() - before == {first}, "never two"
-        await eventually(lambda: not children() - before, "killed", 30)
-        assert [bool(why) for why in lost(await source.query(30))] == [True, False], "another one has been started"
-        file.unlink()
-        await asyncio.sleep(0.3)
-        for _ in range(100):
-            view = await source.query(30)
-            if not view.silent:
-                break
-            await asyncio.sleep(0.1)
-        assert (lost(view), [gpu.uuid for gpu in view.gpus]) == (["", ""], [UUID + "0", UUID + "1"])
-        source.close()
-        await eventually(lambda: not children() - before, "none left")
-
-    run(main())
+    before = children()
+    source = Nvml(deadline_s=5)
+    view = await source.query(4)
+    assert lost(view) == ["no answer within 4 s", ""], "the other one is read meanwhile"
+    (first,) = children() - before
+    assert (await source.query(30)).silent, "it does not wait"
+    assert children() - before == {first}, "never two"
+    await eventually(lambda: not children() - before, "killed", 30)
+    assert [bool(why) for why in lost(await source.query(30))] == [True, False], "another one has been started"
+    file.unlink()
+    await asyncio.sleep(0.3)
+    for _ in range(100):
+        view = await source.query(30)
+        if not view.silent:
+            break
+        await asyncio.sleep(0.1)
+    assert (lost(view), [gpu.uuid for gpu in view.gpus]) == (["", ""], [UUID + "0", UUID + "1"])
+    source.close()
+    await eventually(lambda: not children() - before, "none left")
 
 
-def test_a_child_that_does_not_end_keeps_what_it_has_answered(run: Run, hang: Callable[[str], Path]) -> None:
+async def test_a_child_that_does_not_end_keeps_what_it_has_answered(hang: Callable[[str], Path]) -> None:
     """A child that hangs when it closes the driver, or that the kernel does not let go."""
     file = hang("shutdown")
 
-    async def main() -> None:
-        before = children()
-        source = Nvml()
-        view = await source.query(30)
-        assert (lost(view), view.silent) == (["", ""], "")
-        view = await source.query(0.5)
-        assert (lost(view), view.silent) == (["", ""], "an earlier query does not end")
-        assert len(children() - before) == 1
-        file.unlink()
-        await eventually(lambda: not children() - before, "it ends")
-        await asyncio.sleep(0.2)
-        while (await source.query(30)).silent:
-            await asyncio.sleep(0.1)
-        source.close()
-
-    run(main())
+    before = children()
+    source = Nvml()
+    view = await source.query(30)
+    assert (lost(view), view.silent) == (["", ""], "")
+    view = await source.query(0.5)
+    assert (lost(view), view.silent) == (["", ""], "an earlier query does not end")
+    assert len(children() - before) == 1
+    file.unlink()
+    await eventually(lambda: not children() - before, "it ends")
+    await asyncio.sleep(0.2)
+    while (await source.query(30)).silent:
+        await asyncio.sleep(0.1)
+    source.close()
 
 
-def test_an_nvml_that_crashes_takes_only_its_child(run: Run, hang: Callable[[str], Path]) -> None:
+async def test_an_nvml_that_crashes_takes_only_its_child(hang: Callable[[str], Path]) -> None:
     hang("crash")
 
-    async def main() -> None:
-        source = Nvml()
-        view = await source.query(30)
-        assert view == NvmlView(silent=f"the query ended with status -{int(signal.SIGABRT)}")
-        source.close()
-
-    run(main())
+    source = Nvml()
+    view = await source.query(30)
+    assert view == NvmlView(silent=f"the query ended with status -{int(signal.SIGABRT)}")
+    source.close()
 
 
 ANSWERS = [
@@ -276,26 +258,20 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("text", "why"), ANSWERS, ids=[text for text, _ in ANSWERS])
-def test_a_damaged_answer_is_none(run: Run, text: str, why: str) -> None:
-    async def main() -> None:
-        descriptors = len(list(Path("/proc/self/fd").iterdir()))
-        source = Nvml((sys.executable, "-c", f"print({text})"))
-        view = await source.query(30)
-        assert view.silent.startswith(why), view
-        assert all(gpu.lost == view.silent for gpu in view.gpus)
-        source.close()
-        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
-
-    run(main())
+async def test_a_damaged_answer_is_none(text: str, why: str) -> None:
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    source = Nvml((sys.executable, "-c", f"print({text})"))
+    view = await source.query(30)
+    assert view.silent.startswith(why), view
+    assert all(gpu.lost == view.silent for gpu in view.gpus)
+    source.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
-def test_a_child_that_cannot_be_started(run: Run) -> None:
-    async def main() -> None:
-        source = Nvml(("/nowhere",))
-        assert (await source.query(1)).silent == "the query cannot be started: No such file or directory"
-        source.close()
-
-    run(main())
+async def test_a_child_that_cannot_be_started() -> None:
+    source = Nvml(("/nowhere",))
+    assert (await source.query(1)).silent == "the query cannot be started: No such file or directory"
+    source.close()
 
 
 def test_a_lost_gpu_has_its_last_values() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakelink import FakeLink, example_gpus
 from fakes import Node, Run, eventually
 from test_grants import POD, annotate
 
@@ -24,7 +25,6 @@ from cgpu_common.errors import Refused
 from cgpu_common.model import MIB, NvmlView
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud import oci
-from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kube import KubeClient
 
 ID = "0123456789abcdef" * 4
@@ -82,50 +82,41 @@ AUTHORS = [
 
 
 @pytest.mark.parametrize("env", AUTHORS, ids=str)
-def test_a_promised_slice_is_decided_once_and_not_by_the_author(
-    node: Node, run: Run, decider: FakeDecider, env: tuple[str, ...]
+async def test_a_promised_slice_is_decided_once_and_not_by_the_author(
+    node: Node, decider: FakeDecider, env: tuple[str, ...]
 ) -> None:
-    async def main() -> None:
-        async with node.running():
-            for _ in range(2):
-                reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, (*PROMISE, *env)))
-                assert reply["action"] == "edited"
-                (slot,) = node.link.containers[ID].slots
-                assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 1537 * MIB, 5, False)
-                entries = [entry for entry in environment(node, ID) if entry.startswith(("ALIYUN", "CGPU"))]
-                assert set(entries) - set(PROMISE) - {"ALIYUN_COM_GPU_GRANT="} == {
-                    f"{name}={value}" for name, value in EXACT["variables"].items()
-                }
-                await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert decider.asked == [POD], "the second start has the kept grant"
-
-    run(main())
+    async with node.running():
+        for _ in range(2):
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, (*PROMISE, *env)))
+            assert reply["action"] == "edited"
+            (slot,) = node.link.containers[ID].slots
+            assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 1537 * MIB, 5, False)
+            entries = [entry for entry in environment(node, ID) if entry.startswith(("ALIYUN", "CGPU"))]
+            assert set(entries) - set(PROMISE) - {"ALIYUN_COM_GPU_GRANT="} == {
+                f"{name}={value}" for name, value in EXACT["variables"].items()
+            }
+            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert decider.asked == [POD], "the second start has the kept grant"
 
 
-def test_without_an_answer_a_promised_container_does_not_start(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        decider.why = "pod team-a/train-0 is not bound to this node"
-        directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=true"))
-        before = (Path(directory) / "config.json").read_bytes()
-        async with node.running():
-            assert (await node.ask(op="prepare", id=ID, bundle=directory))["error"] == decider.why
-            assert (await node.ask(op="status"))["grants"] == 0
-            decider.why = ""
-            assert (await node.ask(op="prepare", id=ID, bundle=directory))["ok"]
-        assert before != (Path(directory) / "config.json").read_bytes()
-
-    run(main())
+async def test_without_an_answer_a_promised_container_does_not_start(node: Node, decider: FakeDecider) -> None:
+    decider.why = "pod team-a/train-0 is not bound to this node"
+    directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=true"))
+    before = (Path(directory) / "config.json").read_bytes()
+    async with node.running():
+        assert (await node.ask(op="prepare", id=ID, bundle=directory))["error"] == decider.why
+        assert (await node.ask(op="status"))["grants"] == 0
+        decider.why = ""
+        assert (await node.ask(op="prepare", id=ID, bundle=directory))["ok"]
+    assert before != (Path(directory) / "config.json").read_bytes()
 
 
 @pytest.mark.parametrize("change", [{"uid": ""}, {"pod": ""}, {"container": ""}, {"namespace": ""}])
-def test_a_promise_to_no_pod_is_refused(node: Node, run: Run, decider: FakeDecider, change: dict[str, str]) -> None:
-    async def main() -> None:
-        async with node.running():
-            bundle = annotate(node, ID, PROMISE, **change)
-            assert "config.json names no pod" in (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
-        assert not decider.asked and not node.link.containers
-
-    run(main())
+async def test_a_promise_to_no_pod_is_refused(node: Node, decider: FakeDecider, change: dict[str, str]) -> None:
+    async with node.running():
+        bundle = annotate(node, ID, PROMISE, **change)
+        assert "config.json names no pod" in (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+    assert not decider.asked and not node.link.containers
 
 
 BAD = [
@@ -143,44 +134,32 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "why"), BAD, ids=str)
-def test_a_bad_decision_is_refused(
-    node: Node, run: Run, decider: FakeDecider, change: dict[str, Any], why: str
-) -> None:
-    async def main() -> None:
-        decider.grant = {**EXACT, **change}
-        async with node.running():
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
-            assert why in reply["error"]
-        assert not node.link.containers
-
-    run(main())
+async def test_a_bad_decision_is_refused(node: Node, decider: FakeDecider, change: dict[str, Any], why: str) -> None:
+    decider.grant = {**EXACT, **change}
+    async with node.running():
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+        assert why in reply["error"]
+    assert not node.link.containers
 
 
-def test_the_sentence_of_a_full_gpu_names_the_holders(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        async with node.running():
-            decider.grant = {**EXACT, "slots": [{"gpu": GPU[1], "memory_mib": 10000}]}
-            assert (await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE)))["ok"]
-            error = (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="p2")))["error"]
-            assert error.endswith(
-                "GPU 1 has 5109 of its 15109 MiB left and 10000 MiB were requested; "
-                f"held by: {ID[:12]} (team-a/train-0) 10000 MiB"
-            )
-
-    run(main())
+async def test_the_sentence_of_a_full_gpu_names_the_holders(node: Node, decider: FakeDecider) -> None:
+    async with node.running():
+        decider.grant = {**EXACT, "slots": [{"gpu": GPU[1], "memory_mib": 10000}]}
+        assert (await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE)))["ok"]
+        error = (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="p2")))["error"]
+        assert error.endswith(
+            "GPU 1 has 5109 of its 15109 MiB left and 10000 MiB were requested; "
+            f"held by: {ID[:12]} (team-a/train-0) 10000 MiB"
+        )
 
 
-def test_caps_hold_for_exact_grants(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        node.config = Config(container=Caps(max_weight=4, files={"max_weight": "/f"}))
-        async with node.running():
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
-            assert reply["error"] == (
-                "the grant for team-a/train-0/main asks for weight 5, and 4 is allowed: max_weight = 4 in [container] "
-                "of /f"
-            )
-
-    run(main())
+async def test_caps_hold_for_exact_grants(node: Node, decider: FakeDecider) -> None:
+    node.config = Config(container=Caps(max_weight=4, files={"max_weight": "/f"}))
+    async with node.running():
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+        assert reply["error"] == (
+            "the grant for team-a/train-0/main asks for weight 5, and 4 is allowed: max_weight = 4 in [container] of /f"
+        )
 
 
 # ---- claims ----
@@ -198,90 +177,73 @@ def sources(node: Node, container_id: str) -> set[str]:
     return {mount["source"] for mount in spec["mounts"] if mount["source"].startswith("/dev/cgpu/")}
 
 
-def test_containers_of_a_claim_share_one_slice(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        decider.grant = {**EXACT, "claim": CLAIM}
-        async with node.running():
-            await start(node, ID, "a", "/a")
-            await start(node, OTHER, "b", "/b")
-            (slice_,) = node.link.containers.values()
-            assert (slice_.id, slice_.slots[0].limit) == (CLAIM, 1537 * MIB)
-            assert sources(node, ID) == sources(node, OTHER) != set()
-            assert node.cookie(ID) != node.cookie(OTHER)
-            assert {one["slice"] for one in (await node.ask(op="status"))["containers"]} == {CLAIM}
-            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert CLAIM in node.link.containers, "the other pod still has it"
-        async with node.running() as daemon:  # a restart of the daemon
-            assert set(node.link.containers) == {CLAIM}
-            await start(node, THIRD, "c", "/c")
-            assert len(node.link.containers) == 1
-            for container_id in (OTHER, THIRD):
-                await node.ask(op="release", id=container_id, cookie=node.cookie(container_id))
-            assert not node.link.containers and not daemon.records
-            await start(node, ID, "a", "/a2")
-            assert set(node.link.containers) == {CLAIM}, "the claim is used again"
-
-    run(main())
+async def test_containers_of_a_claim_share_one_slice(node: Node, decider: FakeDecider) -> None:
+    decider.grant = {**EXACT, "claim": CLAIM}
+    async with node.running():
+        await start(node, ID, "a", "/a")
+        await start(node, OTHER, "b", "/b")
+        (slice_,) = node.link.containers.values()
+        assert (slice_.id, slice_.slots[0].limit) == (CLAIM, 1537 * MIB)
+        assert sources(node, ID) == sources(node, OTHER) != set()
+        assert node.cookie(ID) != node.cookie(OTHER)
+        assert {one["slice"] for one in (await node.ask(op="status"))["containers"]} == {CLAIM}
+        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert CLAIM in node.link.containers, "the other pod still has it"
+    async with node.running() as daemon:  # a restart of the daemon
+        assert set(node.link.containers) == {CLAIM}
+        await start(node, THIRD, "c", "/c")
+        assert len(node.link.containers) == 1
+        for container_id in (OTHER, THIRD):
+            await node.ask(op="release", id=container_id, cookie=node.cookie(container_id))
+        assert not node.link.containers and not daemon.records
+        await start(node, ID, "a", "/a2")
+        assert set(node.link.containers) == {CLAIM}, "the claim is used again"
 
 
-def test_members_that_end_at_once_destroy_the_slice_once(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        decider.grant = {**EXACT, "claim": CLAIM}
-        async with node.running() as daemon:
-            await asyncio.gather(
-                start(node, ID, "a", "/a"), start(node, OTHER, "b", "/b"), start(node, THIRD, "c", "/c")
-            )
-            assert len(node.link.containers) == 1
-            for group in ("/a", "/b", "/c"):
-                node.populate(group, False)
-            await eventually(lambda: not daemon.records, "released")
-            assert [call[0] for call in node.link.calls].count("destroy") == 1
-            assert not node.link.containers
-
-    run(main())
+async def test_members_that_end_at_once_destroy_the_slice_once(node: Node, decider: FakeDecider) -> None:
+    decider.grant = {**EXACT, "claim": CLAIM}
+    async with node.running() as daemon:
+        await asyncio.gather(start(node, ID, "a", "/a"), start(node, OTHER, "b", "/b"), start(node, THIRD, "c", "/c"))
+        assert len(node.link.containers) == 1
+        for group in ("/a", "/b", "/c"):
+            node.populate(group, False)
+        await eventually(lambda: not daemon.records, "released")
+        assert [call[0] for call in node.link.calls].count("destroy") == 1
+        assert not node.link.containers
 
 
-def test_a_slice_that_the_kernel_lost_ends_every_member(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        decider.grant = {**EXACT, "claim": CLAIM}
-        async with node.running() as daemon:
-            await start(node, ID, "a", "/a")
-            await start(node, OTHER, "b", "/b")
-            (slice_,) = node.link.containers.values()
-            await node.link.destroy(slice_.id, slice_.cookie)
-            await eventually(lambda: not daemon.records, "no record")
-
-    run(main())
+async def test_a_slice_that_the_kernel_lost_ends_every_member(node: Node, decider: FakeDecider) -> None:
+    decider.grant = {**EXACT, "claim": CLAIM}
+    async with node.running() as daemon:
+        await start(node, ID, "a", "/a")
+        await start(node, OTHER, "b", "/b")
+        (slice_,) = node.link.containers.values()
+        await node.link.destroy(slice_.id, slice_.cookie)
+        await eventually(lambda: not daemon.records, "no record")
 
 
-def test_a_failed_start_of_a_member_leaves_the_slice(
-    node: Node, run: Run, decider: FakeDecider, monkeypatch: pytest.MonkeyPatch
+async def test_a_failed_start_of_a_member_leaves_the_slice(
+    node: Node, decider: FakeDecider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise Refused("no space")
 
-    async def main() -> None:
-        decider.grant = {**EXACT, "claim": CLAIM}
-        async with node.running() as daemon:
-            await start(node, ID, "a", "/a")
-            directory = annotate(node, OTHER, PROMISE, pod="b")
-            monkeypatch.setattr("cgpud.bundle.write", fail)
-            assert (await node.ask(op="prepare", id=OTHER, bundle=directory))["error"] == "no space"
-            assert set(node.link.containers) == {CLAIM} and len(daemon.records) == 1
-
-    run(main())
+    decider.grant = {**EXACT, "claim": CLAIM}
+    async with node.running() as daemon:
+        await start(node, ID, "a", "/a")
+        directory = annotate(node, OTHER, PROMISE, pod="b")
+        monkeypatch.setattr("cgpud.bundle.write", fail)
+        assert (await node.ask(op="prepare", id=OTHER, bundle=directory))["error"] == "no space"
+        assert set(node.link.containers) == {CLAIM} and len(daemon.records) == 1
 
 
-def test_a_claim_of_another_size_is_refused_while_the_slice_exists(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        decider.grant = {**EXACT, "claim": CLAIM}
-        async with node.running():
-            await start(node, ID, "a", "/a")
-            decider.grant = {**EXACT, "claim": CLAIM, "slots": [{"gpu": GPU[1], "memory_mib": 1538}]}
-            reply = await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="b"))
-            assert "exists with other GPUs or another size" in reply["error"]
-
-    run(main())
+async def test_a_claim_of_another_size_is_refused_while_the_slice_exists(node: Node, decider: FakeDecider) -> None:
+    decider.grant = {**EXACT, "claim": CLAIM}
+    async with node.running():
+        await start(node, ID, "a", "/a")
+        decider.grant = {**EXACT, "claim": CLAIM, "slots": [{"gpu": GPU[1], "memory_mib": 1538}]}
+        reply = await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="b"))
+        assert "exists with other GPUs or another size" in reply["error"]
 
 
 # ---- whole GPUs ----
@@ -295,41 +257,35 @@ def nodes(tmp_path: Path, names: tuple[str, ...]) -> Path:
     return dev
 
 
-def test_a_whole_gpu_has_its_own_nodes_and_no_slice(node: Node, run: Run, decider: FakeDecider, tmp_path: Path) -> None:
-    async def main() -> None:
-        node.facts.dev = nodes(tmp_path, ("nvidiactl", "nvidia-uvm", "nvidia1"))
-        decider.grant = {"variables": {"ALIYUN_COM_GPU_MEM_IDX": "1"}, "whole": GPU[1]}
-        async with node.running():
-            directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=0"))
-            assert await node.ask(op="prepare", id=ID, bundle=directory) == {"ok": True, "action": "edited"}
-            spec = json.loads((Path(directory) / "config.json").read_text())
-            found = {one["path"]: (one["major"], one["minor"]) for one in spec["linux"]["devices"]}
-            number = Path("/dev/full").stat().st_rdev
-            assert found["/dev/nvidia1"] == (os.major(number), os.minor(number))
-            assert "/dev/nvidia0" not in found
-            assert not node.link.containers
-            assert "ALIYUN_COM_GPU_MEM_IDX=1" in environment(node, ID)
-            # A slice on it: no whole GPU any more.
-            await node.ask(op="grant", grant={**EXACT, "subject": {**POD, "pod": "z"}})
-            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="z")))["ok"]
-            reply = await node.ask(op="prepare", id=THIRD, bundle=annotate(node, THIRD, PROMISE, pod="c"))
-            assert "GPU 1 has 1 slices" in reply["error"]
-
-    run(main())
+async def test_a_whole_gpu_has_its_own_nodes_and_no_slice(node: Node, decider: FakeDecider, tmp_path: Path) -> None:
+    node.facts.dev = nodes(tmp_path, ("nvidiactl", "nvidia-uvm", "nvidia1"))
+    decider.grant = {"variables": {"ALIYUN_COM_GPU_MEM_IDX": "1"}, "whole": GPU[1]}
+    async with node.running():
+        directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=0"))
+        assert await node.ask(op="prepare", id=ID, bundle=directory) == {"ok": True, "action": "edited"}
+        spec = json.loads((Path(directory) / "config.json").read_text())
+        found = {one["path"]: (one["major"], one["minor"]) for one in spec["linux"]["devices"]}
+        number = Path("/dev/full").stat().st_rdev
+        assert found["/dev/nvidia1"] == (os.major(number), os.minor(number))
+        assert "/dev/nvidia0" not in found
+        assert not node.link.containers
+        assert "ALIYUN_COM_GPU_MEM_IDX=1" in environment(node, ID)
+        # A slice on it: no whole GPU any more.
+        await node.ask(op="grant", grant={**EXACT, "subject": {**POD, "pod": "z"}})
+        assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="z")))["ok"]
+        reply = await node.ask(op="prepare", id=THIRD, bundle=annotate(node, THIRD, PROMISE, pod="c"))
+        assert "GPU 1 has 1 slices" in reply["error"]
 
 
-def test_a_whole_gpu_is_refused_where_it_may_not_be(node: Node, run: Run, decider: FakeDecider, tmp_path: Path) -> None:
-    async def main() -> None:
-        node.facts.dev = nodes(tmp_path, ("nvidiactl",))
-        decider.grant = {"variables": {}, "whole": GPU[1]}
-        async with node.running() as daemon:
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
-            assert reply["error"].startswith("/dev/nvidia1 cannot be read")
-            daemon.config = replace(daemon.config, gpu=GpuSettings(unsliced="refuse"))
-            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
-            assert 'GPU 1 is shared in slices only (unsliced = "refuse"' in reply["error"]
-
-    run(main())
+async def test_a_whole_gpu_is_refused_where_it_may_not_be(node: Node, decider: FakeDecider, tmp_path: Path) -> None:
+    node.facts.dev = nodes(tmp_path, ("nvidiactl",))
+    decider.grant = {"variables": {}, "whole": GPU[1]}
+    async with node.running() as daemon:
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+        assert reply["error"].startswith("/dev/nvidia1 cannot be read")
+        daemon.config = replace(daemon.config, gpu=GpuSettings(unsliced="refuse"))
+        reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+        assert 'GPU 1 is shared in slices only (unsliced = "refuse"' in reply["error"]
 
 
 def test_edit_whole_removes_every_other_gpu() -> None:
@@ -349,36 +305,30 @@ def test_edit_whole_removes_every_other_gpu() -> None:
 # ---- what an orchestrator asks ----
 
 
-def test_the_gpus_as_admission_sees_them(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        first, second = example_gpus(2)
-        node.link = FakeLink((replace(first, driver_free=14000 * MIB), replace(second, overcommit=200)))
-        async with node.running():
-            reply = await node.ask(op="capacity")
-            assert reply["module"] and [one["uuid"] for one in reply["gpus"]] == GPU
-            assert [one["slice_mib"] for one in reply["gpus"]] == [14000 + 472, 2 * 15109], "as admission counts"
-            assert (await node.ask(op="grants"))["grants"] == []
-            await node.ask(op="grant", grant=EXACT)
-            assert (await node.ask(op="grants"))["grants"] == [POD]
-            node.link.missing = True
-            reply = await node.ask(op="capacity")
-            assert not reply["module"] and "not loaded" in reply["why"]
-
-    run(main())
+async def test_the_gpus_as_admission_sees_them(node: Node, decider: FakeDecider) -> None:
+    first, second = example_gpus(2)
+    node.link = FakeLink((replace(first, driver_free=14000 * MIB), replace(second, overcommit=200)))
+    async with node.running():
+        reply = await node.ask(op="capacity")
+        assert reply["module"] and [one["uuid"] for one in reply["gpus"]] == GPU
+        assert [one["slice_mib"] for one in reply["gpus"]] == [14000 + 472, 2 * 15109], "as admission counts"
+        assert (await node.ask(op="grants"))["grants"] == []
+        await node.ask(op="grant", grant=EXACT)
+        assert (await node.ask(op="grants"))["grants"] == [POD]
+        node.link.missing = True
+        reply = await node.ask(op="capacity")
+        assert not reply["module"] and "not loaded" in reply["why"]
 
 
-def test_what_is_advertised_is_what_admission_lets_in(node: Node, run: Run, decider: FakeDecider) -> None:
-    async def main() -> None:
-        (only,) = example_gpus(1)
-        node.link = FakeLink((replace(only, driver_free=13000 * MIB),))
-        async with node.running():
-            (gpu,) = (await node.ask(op="capacity"))["gpus"]
-            for extra, works in ((1, False), (0, True)):
-                slot = {"gpu": GPU[0], "memory_mib": gpu["slice_mib"] + extra}
-                await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": {}, "slots": [slot]})
-                assert (await node.prepare(ID, PROMISE))["ok"] is works
-
-    run(main())
+async def test_what_is_advertised_is_what_admission_lets_in(node: Node, decider: FakeDecider) -> None:
+    (only,) = example_gpus(1)
+    node.link = FakeLink((replace(only, driver_free=13000 * MIB),))
+    async with node.running():
+        (gpu,) = (await node.ask(op="capacity"))["gpus"]
+        for extra, works in ((1, False), (0, True)):
+            slot = {"gpu": GPU[0], "memory_mib": gpu["slice_mib"] + extra}
+            await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": {}, "slots": [slot]})
+            assert (await node.prepare(ID, PROMISE))["ok"] is works
 
 
 # ---- the client ----
@@ -417,54 +367,45 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "why"), ANSWERS, ids=str)
-def test_a_bad_answer_is_a_refusal(tmp_path: Path, run: Run, answer: bytes, why: str) -> None:
-    async def main() -> None:
-        async with served(tmp_path / "k.sock", lambda _: answer):
-            with pytest.raises(Refused, match=why):
-                await KubeClient(tmp_path / "k.sock").decide(POD, 0)
-
-    run(main())
+async def test_a_bad_answer_is_a_refusal(tmp_path: Path, answer: bytes, why: str) -> None:
+    async with served(tmp_path / "k.sock", lambda _: answer):
+        with pytest.raises(Refused, match=why):
+            await KubeClient(tmp_path / "k.sock").decide(POD, 0)
 
 
-def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        path = tmp_path / "k.sock"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
-            dead.bind(str(path))
-        assert stat.S_ISSOCK(path.lstat().st_mode)
-        asked = asyncio.create_task(KubeClient(path).decide(POD, 5))
-        await asyncio.sleep(0.3)
-        path.unlink()
-        seen: list[Any] = []
+async def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(path))
+    assert stat.S_ISSOCK(path.lstat().st_mode)
+    asked = asyncio.create_task(KubeClient(path).decide(POD, 5))
+    await asyncio.sleep(0.3)
+    path.unlink()
+    seen: list[Any] = []
 
-        def answer(body: bytes) -> bytes:
-            seen.append(json.loads(body))
-            return framed({"ok": True, "grant": EXACT})
+    def answer(body: bytes) -> bytes:
+        seen.append(json.loads(body))
+        return framed({"ok": True, "grant": EXACT})
 
-        async with served(path, answer):
-            assert await asked == EXACT
-        assert seen == [{"op": "decide", "subject": POD}]
-        with pytest.raises(Refused, match="systemctl status cgpu-kube"):
-            await KubeClient(tmp_path / "none.sock").decide(POD, 0)
-
-    run(main())
+    async with served(path, answer):
+        assert await asked == EXACT
+    assert seen == [{"op": "decide", "subject": POD}]
+    with pytest.raises(Refused, match="systemctl status cgpu-kube"):
+        await KubeClient(tmp_path / "none.sock").decide(POD, 0)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20], ids=["nothing", "part of the size", "part of the answer"])
-def test_a_server_that_ends_before_its_answer_is_asked_again(tmp_path: Path, run: Run, cut: int) -> None:
+async def test_a_server_that_ends_before_its_answer_is_asked_again(tmp_path: Path, cut: int) -> None:
     """Its next life may be another program's process, and the request is idempotent."""
     whole = framed({"ok": True, "grant": EXACT})
     answers = [whole[:cut], whole[:cut], whole]
 
-    async def main() -> None:
-        async with served(tmp_path / "k.sock", lambda _: answers.pop(0)):
-            assert await KubeClient(tmp_path / "k.sock").decide(POD, 5) == EXACT
-        assert not answers
-
-    run(main())
+    async with served(tmp_path / "k.sock", lambda _: answers.pop(0)):
+        assert await KubeClient(tmp_path / "k.sock").decide(POD, 5) == EXACT
+    assert not answers
 
 
-def test_slices_name_the_pods_that_a_grant_named(node: Node, run: Run) -> None:
+async def test_slices_name_the_pods_that_a_grant_named(node: Node) -> None:
     """Also after the daemon has released a record, while the kernel has open files of the container."""
 
     class Busy(FakeLink):
@@ -475,27 +416,24 @@ def test_slices_name_the_pods_that_a_grant_named(node: Node, run: Run) -> None:
     async def slices() -> dict[str, dict[str, Any]]:
         return {one["id"]: one for one in (await node.ask(op="slices"))["slices"]}
 
-    async def main() -> None:
-        node.link = Busy(example_gpus(2))
-        mine = {"id": OTHER, "pod": "team-a/train-0", "uid": POD["uid"], "dying": False}
-        mine["slots"] = [{"nv_minor": 1, "mib": 1537}]
-        async with node.running():
-            await node.ask(op="grant", grant=EXACT)
-            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, ())))["ok"]
-            assert await slices() == {OTHER: mine}
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            found = await slices()
-            assert found[OTHER] == mine, "after a restart"
-            assert (found[ID]["pod"], found[ID]["uid"]) == ("", ""), "no grant"
-            await node.ask(op="release", id=OTHER, cookie=node.cookie(OTHER))
-            assert not [record for record in node.daemon.records.values() if record.id == OTHER]
-            for _ in range(2):
-                assert (await slices())[OTHER] == {**mine, "dying": True}
-            del node.link.containers[OTHER]
-            assert list(await slices()) == [ID]
-
-    run(main())
+    node.link = Busy(example_gpus(2))
+    mine = {"id": OTHER, "pod": "team-a/train-0", "uid": POD["uid"], "dying": False}
+    mine["slots"] = [{"nv_minor": 1, "mib": 1537}]
+    async with node.running():
+        await node.ask(op="grant", grant=EXACT)
+        assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, ())))["ok"]
+        assert await slices() == {OTHER: mine}
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        found = await slices()
+        assert found[OTHER] == mine, "after a restart"
+        assert (found[ID]["pod"], found[ID]["uid"]) == ("", ""), "no grant"
+        await node.ask(op="release", id=OTHER, cookie=node.cookie(OTHER))
+        assert not [record for record in node.daemon.records.values() if record.id == OTHER]
+        for _ in range(2):
+            assert (await slices())[OTHER] == {**mine, "dying": True}
+        del node.link.containers[OTHER]
+        assert list(await slices()) == [ID]
 
 
 def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node, run: Run) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 
 ID = "0123456789abcdef" * 4
 
@@ -82,149 +82,125 @@ async def is_bound_to(node: Node, pid: int) -> bool:
     return (known["phase"], known["pid"]) == ("bound", pid)
 
 
-def test_between_prepare_and_bind(node: Node, shim: Path, run: Run) -> None:
+async def test_between_prepare_and_bind(node: Node, shim: Path) -> None:
     """The hook waits, and the next daemon goes on with the container that the last one prepared."""
 
-    async def main() -> None:
-        start = Start(node, shim, 60)
-        async with node.running():
-            await start.begin()
-            await start.reached("prepared")
-            (made,) = node.link.containers.values()
-        start.go()
-        await start.reached("createRuntime")
-        await asyncio.sleep(0.3)  # the hook has failed to connect
-        async with node.running():
-            assert list(node.link.containers.values()) == [made], "the runtime lives, so the start is under way"
-            status, out, err = await start.end()
-            assert (status, err) == (0, "")
-            assert await is_bound_to(node, int(out))
-            os.kill(int(out), signal.SIGKILL)
-            await eventually(lambda: not node.link.containers, "and it ends as any other")
-
-    run(main())
-
-
-def test_before_prepare(node: Node, shim: Path, run: Run) -> None:
-    async def main() -> None:
-        start = Start(node, shim, 60)
-        start.go()
+    start = Start(node, shim, 60)
+    async with node.running():
         await start.begin()
-        await asyncio.sleep(0.3)
-        async with node.running():
-            status, out, _ = await start.end()
-            assert status == 0
-            assert await is_bound_to(node, int(out))
-            os.kill(int(out), signal.SIGKILL)
+        await start.reached("prepared")
+        (made,) = node.link.containers.values()
+    start.go()
+    await start.reached("createRuntime")
+    await asyncio.sleep(0.3)  # the hook has failed to connect
+    async with node.running():
+        assert list(node.link.containers.values()) == [made], "the runtime lives, so the start is under way"
+        status, out, err = await start.end()
+        assert (status, err) == (0, "")
+        assert await is_bound_to(node, int(out))
+        os.kill(int(out), signal.SIGKILL)
+        await eventually(lambda: not node.link.containers, "and it ends as any other")
 
-    run(main())
+
+async def test_before_prepare(node: Node, shim: Path) -> None:
+    start = Start(node, shim, 60)
+    start.go()
+    await start.begin()
+    await asyncio.sleep(0.3)
+    async with node.running():
+        status, out, _ = await start.end()
+        assert status == 0
+        assert await is_bound_to(node, int(out))
+        os.kill(int(out), signal.SIGKILL)
 
 
-def test_a_daemon_that_stays_away(node: Node, shim: Path, run: Run) -> None:
+async def test_a_daemon_that_stays_away(node: Node, shim: Path) -> None:
     """The start fails and no daemon receives its end. The next daemon releases the slice before the lease is over."""
 
-    async def main() -> None:
-        start = Start(node, shim, 1)
-        async with node.running():
-            await start.begin()
-            await start.reached("prepared")
-        start.go()
-        status, _, err = await start.end()
-        assert status == 1
-        assert "does not answer" in err
-        assert "releases the slice" in err, "the poststop hook was called"
-        assert node.link.containers
-        async with node.running():
-            assert not node.link.containers
-            assert not list((node.directory / "state").glob("*.json"))
-
-    run(main())
+    start = Start(node, shim, 1)
+    async with node.running():
+        await start.begin()
+        await start.reached("prepared")
+    start.go()
+    status, _, err = await start.end()
+    assert status == 1
+    assert "does not answer" in err
+    assert "releases the slice" in err, "the poststop hook was called"
+    assert node.link.containers
+    async with node.running():
+        assert not node.link.containers
+        assert not list((node.directory / "state").glob("*.json"))
 
 
-def test_a_runtime_that_dies(node: Node, shim: Path, run: Run) -> None:
+async def test_a_runtime_that_dies(node: Node, shim: Path) -> None:
     """It sends nothing and calls no hook: the daemon sees its exit."""
 
-    async def main() -> None:
-        start = Start(node, shim, 0)
-        async with node.running() as daemon:
-            await start.begin()
-            await start.reached("prepared")
-            await daemon.reconcile()
-            assert node.link.containers, "the runtime is alive"
-            start.process.kill()
-            await start.end()
-            await eventually(lambda: not node.link.containers, "given back")
-
-    run(main())
+    start = Start(node, shim, 0)
+    async with node.running() as daemon:
+        await start.begin()
+        await start.reached("prepared")
+        await daemon.reconcile()
+        assert node.link.containers, "the runtime is alive"
+        start.process.kill()
+        await start.end()
+        await eventually(lambda: not node.link.containers, "given back")
 
 
-def test_a_runtime_that_dies_after_a_restart(node: Node, shim: Path, run: Run) -> None:
+async def test_a_runtime_that_dies_after_a_restart(node: Node, shim: Path) -> None:
     """The next daemon watches the runtime that the last one watched."""
 
-    async def main() -> None:
-        start = Start(node, shim, 0)
-        async with node.running():
-            await start.begin()
-            await start.reached("prepared")
-        async with node.running():
-            assert node.link.containers
-            start.process.kill()
-            await start.end()
-            await eventually(lambda: not node.link.containers, "given back")
-
-    run(main())
+    start = Start(node, shim, 0)
+    async with node.running():
+        await start.begin()
+        await start.reached("prepared")
+    async with node.running():
+        assert node.link.containers
+        start.process.kill()
+        await start.end()
+        await eventually(lambda: not node.link.containers, "given back")
 
 
-def test_a_prepare_that_went_down_with_its_daemon(node: Node, run: Run) -> None:
+async def test_a_prepare_that_went_down_with_its_daemon(node: Node) -> None:
     """The runtime got no reply and sends its request to the next daemon, which keeps nothing of the first one."""
 
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-            first = node.cookie(ID)
-        async with node.running():
-            bundle = node.directory / "bundles" / ID
-            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"]
-            assert node.cookie(ID) != first
-            assert len(node.link.containers) == len(node.daemon.records) == 1
-            assert (await node.bind(ID, node.process().pid))["ok"]
-
-    run(main())
+    async with node.running():
+        await node.prepare(ID)
+        first = node.cookie(ID)
+    async with node.running():
+        bundle = node.directory / "bundles" / ID
+        assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"]
+        assert node.cookie(ID) != first
+        assert len(node.link.containers) == len(node.daemon.records) == 1
+        assert (await node.bind(ID, node.process().pid))["ok"]
 
 
 @pytest.mark.parametrize("group", [None, "/docker/a"])
-def test_an_answer_that_went_down_with_its_daemon(node: Node, run: Run, group: str | None) -> None:
+async def test_an_answer_that_went_down_with_its_daemon(node: Node, group: str | None) -> None:
     """The hook got no reply to its bind, and sends it again to the next daemon."""
 
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID, group)
-        async with node.running():
-            assert (await node.bind(ID, process.pid)) == {"ok": True}
-            assert not (await node.bind(ID, node.process(group).pid))["ok"], "another process is another start"
-            assert len(node.daemon.records) == 1
-            process.kill()
-            process.wait()
-            if group:
-                node.populate(group, False)
-            await eventually(lambda: not node.link.containers, "watched once, released once")
-            assert [what for what, _, _ in node.link.calls].count("destroy") == 1
-
-    run(main())
+    async with node.running():
+        process = await node.start(ID, group)
+    async with node.running():
+        assert (await node.bind(ID, process.pid)) == {"ok": True}
+        assert not (await node.bind(ID, node.process(group).pid))["ok"], "another process is another start"
+        assert len(node.daemon.records) == 1
+        process.kill()
+        process.wait()
+        if group:
+            node.populate(group, False)
+        await eventually(lambda: not node.link.containers, "watched once, released once")
+        assert [what for what, _, _ in node.link.calls].count("destroy") == 1
 
 
-def test_a_record_of_a_daemon_that_did_not_know_the_runtime(node: Node, run: Run) -> None:
+async def test_a_record_of_a_daemon_that_did_not_know_the_runtime(node: Node) -> None:
     """Then the lease decides, as if the runtime were in another pid namespace."""
 
-    async def main() -> None:
-        async with node.running():
-            await node.prepare(ID)
-        (path,) = (node.directory / "state").glob("*.json")
-        path.write_text(json.dumps({**json.loads(path.read_text()), "process": None}))
-        async with node.running() as daemon:
-            assert node.link.containers
-            node.now += node.config.lease_s + 1
-            await daemon.reconcile()
-            assert not node.link.containers
-
-    run(main())
+    async with node.running():
+        await node.prepare(ID)
+    (path,) = (node.directory / "state").glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": None}))
+    async with node.running() as daemon:
+        assert node.link.containers
+        node.now += node.config.lease_s + 1
+        await daemon.reconcile()
+        assert not node.link.containers

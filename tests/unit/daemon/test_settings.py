@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import structlog
-from fakes import DATA, VARIABLES, Node, Run
+from fakelink import FakeLink, example_gpus
+from fakes import DATA, FAKE_CGPUD, VARIABLES, Node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from cgpu_common.config import Config
 from cgpu_common.kernel_abi import G
 from cgpu_common.model import MIB, Gpu, KernelGpu
 from cgpu_common.settings import GpuSettings
-from cgpud.fakelink import FakeLink, example_gpus
 
 ID = "0123456789abcdef" * 4
 GPU = Gpu(3, 0, "GPU-AAAA", "0000:0A:00.0", 0, 1000, 20, 20, kernel=KernelGpu(0, "GPU-AAAA", "", 0, 0, born=1))
@@ -93,97 +93,85 @@ def test_what_was_set_as_wanted_is_no_drift(wish: GpuSettings) -> None:
 # ---- into the kernel ----
 
 
-def test_applied_at_start_and_only_what_is_another(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(2))
-        node.config = parse('[gpu]\npolicy = "fixed"\nmax_inst = 20\n[gpu."1"]\npolicy = 5\novercommit = 150')
-        with structlog.testing.capture_logs() as logs:
-            async with node.running():
-                assert node.link.set_calls == [(0, {G.POLICY: 3}), (1, {G.OVERCOMMIT: 150})]
-                assert (await node.ask(op="status"))["drift"] == []
-        assert logged(logs, "setting changed") == [
-            {"gpu": 0, "key": "policy", "old": "native", "new": "fixed"},
-            {"gpu": 1, "key": "overcommit", "old": "100", "new": "150"},
-        ]
-
-    run(main())
-
-
-def test_a_live_write_counts_until_the_reload_and_is_shown(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = parse("[gpu]\npolicy = 3\nslice_us = 2000")
-        async with node.running() as daemon:
-            node.link.inventory = tuple(replace(gpu, policy=1) for gpu in node.link.inventory)
-            await daemon.reconcile()
-            assert (await node.prepare(ID))["ok"]
-            assert node.link.inventory[0].policy == 1
-            assert (await node.ask(op="status"))["drift"] == [
-                {"gpu": 0, "index": 0, "key": "policy", "configured": "fixed", "live": "preemptive"}
-            ]
-            with structlog.testing.capture_logs() as logs:
-                await daemon.reload(parse("[gpu]\npolicy = 3\nslice_us = 3000"))
-            assert logged(logs, "setting changed") == [
-                {"gpu": 0, "key": "policy", "old": "preemptive", "new": "fixed"},
-                {"gpu": 0, "key": "slice_us", "old": "2000", "new": "3000"},
-            ]
+async def test_applied_at_start_and_only_what_is_another(node: Node) -> None:
+    node.link = FakeLink(example_gpus(2))
+    node.config = parse('[gpu]\npolicy = "fixed"\nmax_inst = 20\n[gpu."1"]\npolicy = 5\novercommit = 150')
+    with structlog.testing.capture_logs() as logs:
+        async with node.running():
+            assert node.link.set_calls == [(0, {G.POLICY: 3}), (1, {G.OVERCOMMIT: 150})]
             assert (await node.ask(op="status"))["drift"] == []
-            await daemon.reload(Config())
-            gpu = node.link.inventory[0]
-            assert (gpu.policy, gpu.slice_is_set) == (5, False)
-            before = len(node.link.set_calls)
-            await daemon.reload(Config())
-            assert len(node.link.set_calls) == before
-
-    run(main())
+    assert logged(logs, "setting changed") == [
+        {"gpu": 0, "key": "policy", "old": "native", "new": "fixed"},
+        {"gpu": 1, "key": "overcommit", "old": "100", "new": "150"},
+    ]
 
 
-def test_a_refused_value_is_said_and_stops_no_other(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(2))
-        async with node.running() as daemon:
-            small = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1")
-            for number in range(3):
-                assert (await node.prepare(f"{number:064x}", small))["ok"]
-            node.link.unsupported = {3}
-            with structlog.testing.capture_logs() as logs:
-                await daemon.reload(parse("[gpu]\npolicy = 3\nmax_inst = 2\nprio_ratio = 50\n[gpu.'1']\nmax_inst = 3"))
-            assert [gpu.prio_ratio for gpu in node.link.inventory] == [50, 50]
-            assert [gpu.max_inst for gpu in node.link.inventory] == [20, 3]
-            refused = logged(logs, "setting refused")
-            assert [(line["gpu"], line["key"], line["old"], line["wanted"]) for line in refused] == [
-                (0, "policy", "native", "fixed"),
-                (0, "max_inst", "20", "2"),
-                (1, "policy", "native", "fixed"),
-            ]
-            assert "control" in refused[0]["reason"]
-            assert "more containers" in refused[1]["reason"]
-            drift = (await node.ask(op="status"))["drift"]
-            assert [(row["gpu"], row["key"]) for row in drift] == [(0, "policy"), (0, "max_inst"), (1, "policy")]
-
-    run(main())
-
-
-def test_applied_again_when_the_module_was_loaded_again(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = parse("[gpu]\npolicy = 2")
-        node.link.missing = True
-        async with node.running() as daemon:
-            assert node.link.set_calls == []
-            with structlog.testing.capture_logs() as logs:
-                await daemon.reload(node.config)
-            assert logged(logs, "settings wait for the kernel module") == [{}]
-            node.link.missing = False
-            await daemon.reconcile()
-            assert node.link.inventory[0].policy == 2
-            node.link.inventory = tuple(replace(gpu, policy=5, born=2) for gpu in node.link.inventory)
-            assert (await node.prepare(ID))["ok"]
-            assert node.link.inventory[0].policy == 2
-            assert len(node.link.set_calls) == 2
-
-    run(main())
+async def test_a_live_write_counts_until_the_reload_and_is_shown(node: Node) -> None:
+    node.config = parse("[gpu]\npolicy = 3\nslice_us = 2000")
+    async with node.running() as daemon:
+        node.link.inventory = tuple(replace(gpu, policy=1) for gpu in node.link.inventory)
+        await daemon.reconcile()
+        assert (await node.prepare(ID))["ok"]
+        assert node.link.inventory[0].policy == 1
+        assert (await node.ask(op="status"))["drift"] == [
+            {"gpu": 0, "index": 0, "key": "policy", "configured": "fixed", "live": "preemptive"}
+        ]
+        with structlog.testing.capture_logs() as logs:
+            await daemon.reload(parse("[gpu]\npolicy = 3\nslice_us = 3000"))
+        assert logged(logs, "setting changed") == [
+            {"gpu": 0, "key": "policy", "old": "preemptive", "new": "fixed"},
+            {"gpu": 0, "key": "slice_us", "old": "2000", "new": "3000"},
+        ]
+        assert (await node.ask(op="status"))["drift"] == []
+        await daemon.reload(Config())
+        gpu = node.link.inventory[0]
+        assert (gpu.policy, gpu.slice_is_set) == (5, False)
+        before = len(node.link.set_calls)
+        await daemon.reload(Config())
+        assert len(node.link.set_calls) == before
 
 
-def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node: Node, run: Run) -> None:
+async def test_a_refused_value_is_said_and_stops_no_other(node: Node) -> None:
+    node.link = FakeLink(example_gpus(2))
+    async with node.running() as daemon:
+        small = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1")
+        for number in range(3):
+            assert (await node.prepare(f"{number:064x}", small))["ok"]
+        node.link.unsupported = {3}
+        with structlog.testing.capture_logs() as logs:
+            await daemon.reload(parse("[gpu]\npolicy = 3\nmax_inst = 2\nprio_ratio = 50\n[gpu.'1']\nmax_inst = 3"))
+        assert [gpu.prio_ratio for gpu in node.link.inventory] == [50, 50]
+        assert [gpu.max_inst for gpu in node.link.inventory] == [20, 3]
+        refused = logged(logs, "setting refused")
+        assert [(line["gpu"], line["key"], line["old"], line["wanted"]) for line in refused] == [
+            (0, "policy", "native", "fixed"),
+            (0, "max_inst", "20", "2"),
+            (1, "policy", "native", "fixed"),
+        ]
+        assert "control" in refused[0]["reason"]
+        assert "more containers" in refused[1]["reason"]
+        drift = (await node.ask(op="status"))["drift"]
+        assert [(row["gpu"], row["key"]) for row in drift] == [(0, "policy"), (0, "max_inst"), (1, "policy")]
+
+
+async def test_applied_again_when_the_module_was_loaded_again(node: Node) -> None:
+    node.config = parse("[gpu]\npolicy = 2")
+    node.link.missing = True
+    async with node.running() as daemon:
+        assert node.link.set_calls == []
+        with structlog.testing.capture_logs() as logs:
+            await daemon.reload(node.config)
+        assert logged(logs, "settings wait for the kernel module") == [{}]
+        node.link.missing = False
+        await daemon.reconcile()
+        assert node.link.inventory[0].policy == 2
+        node.link.inventory = tuple(replace(gpu, policy=5, born=2) for gpu in node.link.inventory)
+        assert (await node.prepare(ID))["ok"]
+        assert node.link.inventory[0].policy == 2
+        assert len(node.link.set_calls) == 2
+
+
+async def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node: Node) -> None:
     """The driver is loaded last: the module lists no GPU until it attaches."""
 
     class Late(FakeLink):
@@ -196,47 +184,38 @@ def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node:
         async def gpus(self) -> Any:
             return await super().gpus() if self.attached else ()
 
-    async def main() -> None:
-        from cgpu_common.model import NvmlGpu
+    from cgpu_common.model import NvmlGpu
 
-        node.link = Late()
-        node.config = parse("[gpu]\nmax_inst = 1\npolicy = 3")
-        uuid = node.link.inventory[0].uuid
-        node.nvml = lambda: (NvmlGpu(0, uuid, "0000:01:00.0", 0, 15109, used_mib=0),)
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            assert (node.link.inventory[0].policy, node.link.inventory[0].max_inst) == (3, 1)
-            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
-
-    run(main())
+    node.link = Late()
+    node.config = parse("[gpu]\nmax_inst = 1\npolicy = 3")
+    uuid = node.link.inventory[0].uuid
+    node.nvml = lambda: (NvmlGpu(0, uuid, "0000:01:00.0", 0, 15109, used_mib=0),)
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        assert (node.link.inventory[0].policy, node.link.inventory[0].max_inst) == (3, 1)
+        assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
 
 
-def test_a_table_for_no_gpu_is_said_once(node: Node, run: Run) -> None:
-    async def main() -> None:
-        with structlog.testing.capture_logs() as logs:
-            async with node.running() as daemon:
-                new = parse('[gpu."7"]\npolicy = 2')
-                await daemon.reload(new)
-                await daemon.reload(new)
-                assert (await node.ask(op="status"))["no_such_gpu"] == ["7"]
-        assert logged(logs, "a table of cgpu.toml matches no GPU of this machine") == [{"gpu": "7"}]
-
-    run(main())
-
-
-def test_default_memsize_is_the_files_word_and_then_the_kernels(node: Node, run: Run) -> None:
-    async def main() -> None:
-        env = ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0",)
+async def test_a_table_for_no_gpu_is_said_once(node: Node) -> None:
+    with structlog.testing.capture_logs() as logs:
         async with node.running() as daemon:
-            assert (await node.prepare(ID, env))["action"] == "pass"
-            await daemon.reload(parse("[gpu]\ndefault_memsize_mib = 100"))
-            assert (await node.prepare(ID, env))["ok"]
-            assert node.link.containers[ID].slots[0].limit == 100 * MIB
-            node.link.inventory = tuple(replace(gpu, default_memsize=50 * MIB) for gpu in node.link.inventory)
-            assert (await node.prepare(ID, env))["ok"]
-            assert node.link.containers[ID].slots[0].limit == 50 * MIB
+            new = parse('[gpu."7"]\npolicy = 2')
+            await daemon.reload(new)
+            await daemon.reload(new)
+            assert (await node.ask(op="status"))["no_such_gpu"] == ["7"]
+    assert logged(logs, "a table of cgpu.toml matches no GPU of this machine") == [{"gpu": "7"}]
 
-    run(main())
+
+async def test_default_memsize_is_the_files_word_and_then_the_kernels(node: Node) -> None:
+    env = ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0",)
+    async with node.running() as daemon:
+        assert (await node.prepare(ID, env))["action"] == "pass"
+        await daemon.reload(parse("[gpu]\ndefault_memsize_mib = 100"))
+        assert (await node.prepare(ID, env))["ok"]
+        assert node.link.containers[ID].slots[0].limit == 100 * MIB
+        node.link.inventory = tuple(replace(gpu, default_memsize=50 * MIB) for gpu in node.link.inventory)
+        assert (await node.prepare(ID, env))["ok"]
+        assert node.link.containers[ID].slots[0].limit == 50 * MIB
 
 
 # ---- whole GPUs ----
@@ -267,108 +246,126 @@ def plain(node: Node, env: tuple[str, ...], *, hooks: bool = True) -> Path:
 
 @pytest.mark.parametrize("env", [row[1] for row in UNSLICED], ids=[row[0] for row in UNSLICED])
 @pytest.mark.parametrize("where", ["[gpu]", "[gpu.'0']", "[gpu.'0000:01:00.0']"])
-def test_refused_whole(node: Node, run: Run, env: tuple[str, ...], where: str) -> None:
-    async def main() -> None:
-        node.config = parse(f'{where}\nunsliced = "refuse"')
-        async with node.running():
-            text = (await node.prepare(ID, env))["error"]
-            assert text.startswith("GPU 0 is shared in slices only (unsliced")
-            spec = plain(node, env, hooks=False)
-            before = (spec / "config.json").read_bytes()
-            assert await node.ask(op="prepare", id=ID, bundle=str(spec)) == {"ok": True, "action": "pass"}
-            assert (spec / "config.json").read_bytes() == before
-            assert (await node.prepare(ID))["action"] == "edited"
-            node.link.missing = True
-            assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
+async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> None:
+    node.config = parse(f'{where}\nunsliced = "refuse"')
+    async with node.running():
+        text = (await node.prepare(ID, env))["error"]
+        assert text.startswith("GPU 0 is shared in slices only (unsliced")
+        spec = plain(node, env, hooks=False)
+        before = (spec / "config.json").read_bytes()
+        assert await node.ask(op="prepare", id=ID, bundle=str(spec)) == {"ok": True, "action": "pass"}
+        assert (spec / "config.json").read_bytes() == before
+        assert (await node.prepare(ID))["action"] == "edited"
+        node.link.missing = True
+        assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
 
-    run(main())
+
+async def test_sliced_whole_and_mig_side_by_side(node: Node, tmp_path: Path) -> None:
+    """GPU 0 in slices only, GPU 1 whole, GPU 2 in instances of MIG; CDI gives DRM's nodes beside them."""
+    node.facts.drm_class = tmp_path / "drm"
+    for minor, (name, vendor) in enumerate((("igpu", "0x8086"), *((gpu.pci, "0x10de") for gpu in example_gpus(3)))):
+        device = tmp_path / name
+        device.mkdir()
+        (device / "vendor").write_text(vendor)
+        (tmp_path / f"drm/card{minor}").mkdir(parents=True)
+        (tmp_path / f"drm/card{minor}/dev").write_text(f"226:{minor}")
+        (tmp_path / f"drm/card{minor}/device").symlink_to(device)
+    cards = [(f"/dev/dri/card{minor}", 226, minor) for minor in range(4)]  # of another vendor, and of GPUs 0 to 2
+    caps = [("/dev/nvidia-caps/nvidia-cap21", 236, 21), ("/dev/nvidia-caps/nvidia-cap22", 236, 22)]
+
+    def bundle(gpus: tuple[int, ...], more: list[tuple[str, int, int]]) -> Path:
+        path = plain(node, (), hooks=False)
+        spec = json.loads((path / "config.json").read_text())
+        nodes = [(f"/dev/nvidia{gpu}", 195, gpu) for gpu in gpus] + [("/dev/nvidiactl", 195, 255), *more]
+        spec["linux"]["devices"] = [{"path": path, "type": "c", "major": a, "minor": b} for path, a, b in nodes]
+        (path / "config.json").write_text(json.dumps(spec))
+        return path
+
+    node.link = FakeLink(example_gpus(3))
+    node.config = parse('[gpu."0"]\nunsliced = "refuse"')
+    async with node.running():
+        passed = (((1,), []), ((2,), caps), ((1, 2), caps), ((1,), [cards[2]]), ((1, 2), [*caps, *cards[2:]]))
+        for gpus, more in (*passed, ((1,), [cards[0]])):
+            path = bundle(gpus, more)
+            before = (path / "config.json").read_bytes()
+            assert await node.ask(op="prepare", id=ID, bundle=str(path)) == {"ok": True, "action": "pass"}
+            assert (path / "config.json").read_bytes() == before
+        for gpus, more in (((0,), []), ((0, 2), caps), ((), caps), ((1,), [cards[1]]), ((), cards[1:2])):
+            reply = await node.ask(op="prepare", id=ID, bundle=str(bundle(gpus, more)))
+            assert "GPU 0 is shared in slices only" in reply["error"], (gpus, reply)
+        assert (await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["action"] == "edited"
 
 
 @pytest.mark.parametrize("env", [row[1] for row in UNSLICED], ids=[row[0] for row in UNSLICED])
-def test_where_nothing_is_refused_the_kernel_is_not_asked(node: Node, run: Run, env: tuple[str, ...]) -> None:
-    async def main() -> None:
-        node.config = parse('[gpu]\nunsliced = "allow"')
-        async with node.running():
-            node.link.missing = True
-            assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
-
-    run(main())
+async def test_where_nothing_is_refused_the_kernel_is_not_asked(node: Node, env: tuple[str, ...]) -> None:
+    node.config = parse('[gpu]\nunsliced = "allow"')
+    async with node.running():
+        node.link.missing = True
+        assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
 
 
-def test_what_hooks_may_open_is_checked(node: Node, run: Run) -> None:
+async def test_what_hooks_may_open_is_checked(node: Node) -> None:
     """A container without a slice: its hooks cannot all be known, so what they opened is checked after them."""
 
-    async def main() -> None:
-        node.config = parse('[gpu]\nunsliced = "refuse"')
-        bundle = plain(node, ())
-        async with node.running() as daemon:
-            reply = await node.ask(op="prepare", id=ID, bundle=str(bundle))
-            assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
-            hooks = json.loads((bundle / "config.json").read_text())["hooks"]
-            assert hooks["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
-            assert daemon.admissions["sliced"] == 0
-            assert (await node.prepare("f" * 64))["closed"].startswith("195:0-31,195:254-255,")
-
-    run(main())
+    node.config = parse('[gpu]\nunsliced = "refuse"')
+    bundle = plain(node, ())
+    async with node.running() as daemon:
+        reply = await node.ask(op="prepare", id=ID, bundle=str(bundle))
+        assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
+        hooks = json.loads((bundle / "config.json").read_text())["hooks"]
+        assert hooks["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
+        assert daemon.admissions["sliced"] == 0
+        assert (await node.prepare("f" * 64))["closed"].startswith("195:0-31,195:254-255,")
 
 
-def test_another_gpu_may_be_whole(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.link = FakeLink(example_gpus(3))
-        node.config = parse('[gpu]\nunsliced = "refuse"\n[gpu."0"]\nunsliced = "allow"')
-        bundle = plain(node, ())
-        spec = json.loads((bundle / "config.json").read_text())
-        spec["linux"]["devices"] = [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
-        (bundle / "config.json").write_text(json.dumps(spec))
-        async with node.running() as daemon:
-            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
-            for number, good in ((2, True), (0, False), (1, True)):
-                await daemon.reload(parse(f'[gpu."{number}"]\nunsliced = "refuse"'))
-                assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"] is good, number
-
-    run(main())
+async def test_another_gpu_may_be_whole(node: Node) -> None:
+    node.link = FakeLink(example_gpus(3))
+    node.config = parse('[gpu]\nunsliced = "refuse"\n[gpu."0"]\nunsliced = "allow"')
+    bundle = plain(node, ())
+    spec = json.loads((bundle / "config.json").read_text())
+    spec["linux"]["devices"] = [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
+    (bundle / "config.json").write_text(json.dumps(spec))
+    async with node.running() as daemon:
+        assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
+        for number, good in ((2, True), (0, False), (1, True)):
+            await daemon.reload(parse(f'[gpu."{number}"]\nunsliced = "refuse"'))
+            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"] is good, number
 
 
-def test_privileged_is_every_gpu_unless_allowed(node: Node, run: Run) -> None:
-    async def main() -> None:
-        bundle = plain(node, ())
-        spec = json.loads((bundle / "config.json").read_text())
-        spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-        (bundle / "config.json").write_text(json.dumps(spec))
-        node.config = parse('[gpu]\nunsliced = "refuse"')
-        async with node.running() as daemon:
-            assert "GPU 0" in (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["error"]
-            await daemon.reload(parse('allow_privileged = true\n[gpu]\nunsliced = "refuse"'))
-            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
-
-    run(main())
+async def test_privileged_is_every_gpu_unless_allowed(node: Node) -> None:
+    bundle = plain(node, ())
+    spec = json.loads((bundle / "config.json").read_text())
+    spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    (bundle / "config.json").write_text(json.dumps(spec))
+    node.config = parse('[gpu]\nunsliced = "refuse"')
+    async with node.running() as daemon:
+        assert "GPU 0" in (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["error"]
+        await daemon.reload(parse('allow_privileged = true\n[gpu]\nunsliced = "refuse"'))
+        assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
 
 
 # ---- caps and room, end to end ----
 
 
-def test_caps_and_room_refuse_and_change_nothing(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = parse("[container]\nmax_memory_mib = 6042")
-        async with node.running() as daemon:
-            assert "max_memory_mib = 6042 in [container] of cgpu.toml" in (await node.prepare(ID))["error"]
-            await daemon.reload(Config())
-            node.link.inventory = tuple(replace(gpu, driver_free=5570 * MIB) for gpu in node.link.inventory)
-            error = (await node.prepare(ID))["error"]
-            assert "GPU 0 has 6042 of its 15109 MiB left and 6043 MiB were requested" in error
-            assert "the driver and what runs outside of containers 9067 MiB" in error
-            assert not node.link.calls
-            await daemon.reload(parse("[gpu]\novercommit = 110"))
-            assert (await node.prepare(ID))["ok"]
-
-    run(main())
+async def test_caps_and_room_refuse_and_change_nothing(node: Node) -> None:
+    node.config = parse("[container]\nmax_memory_mib = 6042")
+    async with node.running() as daemon:
+        assert "max_memory_mib = 6042 in [container] of cgpu.toml" in (await node.prepare(ID))["error"]
+        await daemon.reload(Config())
+        node.link.inventory = tuple(replace(gpu, driver_free=5570 * MIB) for gpu in node.link.inventory)
+        error = (await node.prepare(ID))["error"]
+        assert "GPU 0 has 6042 of its 15109 MiB left and 6043 MiB were requested" in error
+        assert "the driver and what runs outside of containers 9067 MiB" in error
+        assert not node.link.calls
+        await daemon.reload(parse("[gpu]\novercommit = 110"))
+        assert (await node.prepare(ID))["ok"]
 
 
 # ---- the process ----
 
 
 def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cgpud", "--kernel", "fake", "--config", str(tmp_path / "cgpu.toml"), *options]
+    command = [sys.executable, str(FAKE_CGPUD), "--config", str(tmp_path / "cgpu.toml"), *options]
     command += ["--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
     root = str(DATA.parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
@@ -438,10 +435,7 @@ def test_hangup_reads_the_files_again_and_a_bad_one_changes_nothing(tmp_path: Pa
         process.wait(10)
 
 
-def test_two_reloads_at_once_end_with_the_later_one(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running() as daemon:
-            await asyncio.gather(*(daemon.reload(parse(f"[gpu]\npolicy = {number}")) for number in (1, 2, 3)))
-            assert node.link.inventory[0].policy == 3
-
-    run(main())
+async def test_two_reloads_at_once_end_with_the_later_one(node: Node) -> None:
+    async with node.running() as daemon:
+        await asyncio.gather(*(daemon.reload(parse(f"[gpu]\npolicy = {number}")) for number in (1, 2, 3)))
+        assert node.link.inventory[0].policy == 3

@@ -155,6 +155,7 @@ def test_other_commands_go_straight_through(place: Place, argv: list[str]) -> No
         [],
         ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
         ["X=ALIYUN_COM_GPU_MEM_DEV=15"],
+        ["X=NVIDIA_GPU_MEMORY_LIMIT=4096"],
         ["ALIYUN_COM_GPU"],
         ["X=\\u0041LIYUN_COM_GPU_MEM_DEV=1"],
     ],
@@ -166,6 +167,13 @@ def test_bundles_without_variables_go_straight_through(place: Place, env: list[s
     assert place.run("create", "--bundle", str(place.bundle), "x").returncode == 7
     assert place.handed_over() == ["create", "--bundle", str(place.bundle), "x"]
     assert (place.bundle / "config.json").read_bytes() == before
+
+
+def test_nvidias_memory_limit_asks_too(place: Place, answerer: Answerer) -> None:
+    """Whether it makes a slice is the daemon's configuration."""
+    place.config(["PATH=/bin", "NVIDIA_GPU_MEMORY_LIMIT=4096"])
+    assert place.run("create", "--bundle", str(place.bundle), "x").returncode == 7
+    assert [asked["op"] for asked in answerer.asked] == ["prepare"]
 
 
 def test_no_bundle_is_for_the_runtime_to_say(place: Place) -> None:
@@ -227,7 +235,7 @@ def test_another_file_than_config_json_does_not_start(place: Place, answerer: An
     place.config([])
     done = place.run(*argv)
     assert (done.returncode, place.handed_over(), answerer.asked) == (1, None, [])
-    assert "cgpu: a container with cGPU variables cannot start from " in done.stderr
+    assert "cgpu: a container with cGPU variables or NVIDIA's memory limit cannot start from " in done.stderr
     assert "without -f (--config)" in done.stderr
     (place.bundle / "other.json").write_text(json.dumps({"process": {"env": []}}))
     place.config([VARIABLE])
@@ -469,6 +477,22 @@ def test_its_own_version_is_on_stderr(place, option):
     version = (Path(__file__).parents[3] / "VERSION").read_text().strip()
     assert done.stderr == f"cgpu-runtime {version}, which executes:\n"
     assert place.handed_over() == [option]
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_a_help_names_its_configuration_and_the_runtime_behind_it(place: Place, word: str) -> None:
+    """runc's help alone would hide that cgpu-runtime is there, and where it is set up."""
+    done = place.run(word)
+    assert str(place.conf) in done.stderr and f"over to {place.next}, whose help follows" in done.stderr
+    assert (done.returncode, done.stdout, place.handed_over()) == (7, "", [word])
+    other = place.directory / "other"
+    other.write_text("#!/bin/sh\nexit 9\n")
+    other.chmod(0o755)
+    done = place.run(word, CGPU_RUNTIME_NEXT=str(other))
+    assert done.returncode == 9 and f"over to {other}, whose" in done.stderr
+    done = place.run(word, CGPU_RUNTIME_NEXT="/nowhere/runc")
+    assert done.returncode == 1 and "over to /nowhere/runc, whose" in done.stderr and "cannot find" in done.stderr
+    assert place.run("exec", word).stderr.count("cgpu-runtime") == 0, "a command's own help is the runtime's"
 
 
 def test_a_runtime_that_calls_us_again(place: Place) -> None:

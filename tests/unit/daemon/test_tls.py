@@ -109,31 +109,28 @@ async def page(_accept: str) -> tuple[bytes, str]:
     return b"x", "text/plain"
 
 
-def test_a_client_with_a_certificate_and_no_other(run: Run, made: Path, tmp_path: Path) -> None:
+async def test_a_client_with_a_certificate_and_no_other(made: Path, tmp_path: Path) -> None:
     other = certificates(tmp_path / "other")
 
-    async def main() -> None:
-        port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
-        assert (await scrape(port, client(made, made))).endswith(b"\r\n\r\nx")
-        for pair in (None, other):
-            try:
-                answer = await scrape(port, client(made, pair))
-            except (ssl.SSLError, ConnectionError):
-                answer = b""
-            assert answer == b"", pair
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await scrape(port, client(other, other))
-        with socket.create_connection(("127.0.0.1", port)) as plain:
-            plain.sendall(REQUEST)
-            assert b"200" not in await asyncio.to_thread(plain.recv, 100)
-        await eventually(lambda: not server._serving, "all are closed")
-        assert (await scrape(port, client(made, made))).endswith(b"x")
-        await server.stop()
-        with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", port))
-
-    run(main())
+    port, server = free_port(), http.HttpServer(page)
+    await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+    assert (await scrape(port, client(made, made))).endswith(b"\r\n\r\nx")
+    for pair in (None, other):
+        try:
+            answer = await scrape(port, client(made, pair))
+        except (ssl.SSLError, ConnectionError):
+            answer = b""
+        assert answer == b"", pair
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await scrape(port, client(other, other))
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        plain.sendall(REQUEST)
+        assert b"200" not in await asyncio.to_thread(plain.recv, 100)
+    await eventually(lambda: not server._serving, "all are closed")
+    assert (await scrape(port, client(made, made))).endswith(b"x")
+    await server.stop()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 def has_ipv6() -> bool:
@@ -166,33 +163,27 @@ def test_a_client_that_leaves_early_is_no_error(run: Run, made: Path) -> None:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6, and so no [::]")
-def test_every_address_is_one_of_ipv4_too(run: Run, made: Path) -> None:
-    async def main() -> None:
-        port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("::", port), tls.context(str(made)))
-        for host in ("127.0.0.1", "::1"):
-            assert (await scrape(port, client(made, made), host)).endswith(b"\r\n\r\nx"), host
-        await server.stop()
-
-    run(main())
+async def test_every_address_is_one_of_ipv4_too(made: Path) -> None:
+    port, server = free_port(), http.HttpServer(page)
+    await server.start(Tcp("::", port), tls.context(str(made)))
+    for host in ("127.0.0.1", "::1"):
+        assert (await scrape(port, client(made, made), host)).endswith(b"\r\n\r\nx"), host
+    await server.stop()
 
 
-def test_connections_without_a_certificate_are_bounded(run: Run, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_certificate_are_bounded(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have so many places of their own, end soon, and take none of those that are served."""
     monkeypatch.setattr(http, "READ_TIMEOUT_S", 86400)
 
-    async def main() -> None:
-        port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
-        idle = [await idle_from(f"127.0.1.{number}", port) for number in range(1, http.HANDSHAKES_MAX + 5)]
-        await eventually(lambda: len(server._serving) == http.HANDSHAKES_MAX, "all places are taken")
-        assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
-        await eventually(lambda: not server._serving and not server._by_source, "each of them ended by itself")
-        for one in idle:
-            one.close()
-        await server.stop()
-
-    run(main())
+    port, server = free_port(), http.HttpServer(page)
+    await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+    idle = [await idle_from(f"127.0.1.{number}", port) for number in range(1, http.HANDSHAKES_MAX + 5)]
+    await eventually(lambda: len(server._serving) == http.HANDSHAKES_MAX, "all places are taken")
+    assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
+    await eventually(lambda: not server._serving and not server._by_source, "each of them ended by itself")
+    for one in idle:
+        one.close()
+    await server.stop()
 
 
 async def idle_from(host: str, port: int) -> asyncio.StreamWriter:
@@ -200,53 +191,47 @@ async def idle_from(host: str, port: int) -> asyncio.StreamWriter:
     return writer
 
 
-def test_one_address_takes_no_place_of_another(run: Run, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_address_takes_no_place_of_another(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections above the limit are closed, and another one's is served while they are there."""
     monkeypatch.setattr(http, "HANDSHAKE_TIMEOUT_S", 86400)
 
-    async def main() -> None:
-        port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
-        idle = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.1.1", 0)) for _ in range(40)]
-        assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
-        await eventually(lambda: server._by_source == {"127.0.1.1": http.SOURCE_MAX}, "it has its places")
-        for reader, _ in idle[http.SOURCE_MAX :]:
-            try:
-                assert await asyncio.wait_for(reader.read(), 20) == b""
-            except ConnectionError:
-                pass
-        for _, writer in idle:
-            writer.close()
-        await eventually(lambda: not server._by_source, "its places are free")
-        await server.stop()
-
-    run(main())
-
-
-def test_what_is_served_is_bounded_too(run: Run, made: Path) -> None:
-    async def main() -> None:
-        wait = asyncio.Event()
-
-        async def late(_accept: str) -> tuple[bytes, str]:
-            await wait.wait()
-            return b"x", "text/plain"
-
-        port, server = free_port(), http.HttpServer(late)
-        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
-        per, context = http.SOURCE_MAX, client(made, made)
-        sources = [f"127.0.1.{1 + number // per}" for number in range(http.CONNECTIONS_MAX)]
-        asking = [asyncio.create_task(scrape(port, context, local=one)) for one in sources]
-        await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all places are taken")
+    port, server = free_port(), http.HttpServer(page)
+    await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+    idle = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.1.1", 0)) for _ in range(40)]
+    assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
+    await eventually(lambda: server._by_source == {"127.0.1.1": http.SOURCE_MAX}, "it has its places")
+    for reader, _ in idle[http.SOURCE_MAX :]:
         try:
-            assert await scrape(port, context, local="127.0.2.1") == b""
-        except (ssl.SSLError, ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        except ConnectionError:
             pass
-        assert server._open == http.CONNECTIONS_MAX
-        wait.set()
-        assert all(one.endswith(b"x") for one in await asyncio.gather(*asking))
-        await server.stop()
+    for _, writer in idle:
+        writer.close()
+    await eventually(lambda: not server._by_source, "its places are free")
+    await server.stop()
 
-    run(main())
+
+async def test_what_is_served_is_bounded_too(made: Path) -> None:
+    wait = asyncio.Event()
+
+    async def late(_accept: str) -> tuple[bytes, str]:
+        await wait.wait()
+        return b"x", "text/plain"
+
+    port, server = free_port(), http.HttpServer(late)
+    await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+    per, context = http.SOURCE_MAX, client(made, made)
+    sources = [f"127.0.1.{1 + number // per}" for number in range(http.CONNECTIONS_MAX)]
+    asking = [asyncio.create_task(scrape(port, context, local=one)) for one in sources]
+    await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all places are taken")
+    try:
+        assert await scrape(port, context, local="127.0.2.1") == b""
+    except (ssl.SSLError, ConnectionError):
+        pass
+    assert server._open == http.CONNECTIONS_MAX
+    wait.set()
+    assert all(one.endswith(b"x") for one in await asyncio.gather(*asking))
+    await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +248,7 @@ def test_a_source_is_what_a_host_has(host: str, counted: str) -> None:
     assert http.source(host) == counted
 
 
-def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, run: Run, tmp_path: Path) -> None:
+async def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, tmp_path: Path) -> None:
     folder = certificates(tmp_path / "pki")
 
     async def presented(port: int) -> bytes:
@@ -273,53 +258,47 @@ def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, run: Run, tmp_
         writer.close()
         return found
 
-    async def main() -> None:
-        port = free_port()
-        where = f"127.0.0.1:{port}"
-        async with node.running() as daemon:
-            exporter = Exporter(daemon, Paths.below(str(tmp_path)))
+    port = free_port()
+    where = f"127.0.0.1:{port}"
+    async with node.running() as daemon:
+        exporter = Exporter(daemon, Paths.below(str(tmp_path)))
+        await exporter.move(where, str(folder))
+        server, first = exporter._server, await presented(port)
+        await exporter.move(where, str(folder))
+        assert exporter._server is server, "nothing has changed"
+        certificates(folder)
+        await exporter.move(where, str(folder))
+        second = await presented(port)
+        assert second != first
+        good = (folder / "tls.crt").read_bytes()
+        (folder / "tls.crt").write_bytes(good[: len(good) // 2])  # as a copy is that is under way
+        with capture_logs() as lines:
             await exporter.move(where, str(folder))
-            server, first = exporter._server, await presented(port)
-            await exporter.move(where, str(folder))
-            assert exporter._server is server, "nothing has changed"
-            certificates(folder)
-            await exporter.move(where, str(folder))
-            second = await presented(port)
-            assert second != first
-            good = (folder / "tls.crt").read_bytes()
-            (folder / "tls.crt").write_bytes(good[: len(good) // 2])  # as a copy is that is under way
+        (line,) = (one for one in lines if one["log_level"] == "error")
+        assert line["event"] == "metrics are served as before" and str(folder / "tls.crt") in line["reason"]
+        assert await presented(port) == second
+        (folder / "tls.crt").unlink()
+        certificates(folder)
+        await exporter.move(where, str(folder))
+        assert await presented(port) not in (first, second), "the next reload takes the whole one"
+        await exporter.stop()
+
+
+async def test_bad_certificates_serve_nothing_at_first_nor_in_place_of_no_tls(node: Node, tmp_path: Path) -> None:
+    port = free_port()
+    where = f"127.0.0.1:{port}"
+    async with node.running() as daemon:
+        exporter = Exporter(daemon, Paths.below(str(tmp_path)))
+        for _ in range(2):
             with capture_logs() as lines:
-                await exporter.move(where, str(folder))
+                await exporter.move(where, str(tmp_path))
             (line,) = (one for one in lines if one["log_level"] == "error")
-            assert line["event"] == "metrics are served as before" and str(folder / "tls.crt") in line["reason"]
-            assert await presented(port) == second
-            (folder / "tls.crt").unlink()
-            certificates(folder)
-            await exporter.move(where, str(folder))
-            assert await presented(port) not in (first, second), "the next reload takes the whole one"
-            await exporter.stop()
-
-    run(main())
-
-
-def test_bad_certificates_serve_nothing_at_first_nor_in_place_of_no_tls(node: Node, run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        port = free_port()
-        where = f"127.0.0.1:{port}"
-        async with node.running() as daemon:
-            exporter = Exporter(daemon, Paths.below(str(tmp_path)))
-            for _ in range(2):
-                with capture_logs() as lines:
-                    await exporter.move(where, str(tmp_path))
-                (line,) = (one for one in lines if one["log_level"] == "error")
-                assert line["event"] == "metrics are not served" and str(tmp_path / "tls.crt") in line["reason"]
-                with pytest.raises(OSError):
-                    socket.create_connection(("127.0.0.1", port))
-                await exporter.move(where)
-                socket.create_connection(("127.0.0.1", port)).close()
-            await exporter.stop()
-
-    run(main())
+            assert line["event"] == "metrics are not served" and str(tmp_path / "tls.crt") in line["reason"]
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.1", port))
+            await exporter.move(where)
+            socket.create_connection(("127.0.0.1", port)).close()
+        await exporter.stop()
 
 
 @pytest.mark.parametrize("name", tls.FILES)

@@ -26,35 +26,29 @@ def quick(node: Node) -> Node:
 
 
 @pytest.mark.parametrize("group", [None, "/docker/a"])
-def test_an_end_that_nobody_saw(quick: Node, run: Run, group: str | None) -> None:
-    async def main() -> None:
-        async with quick.running() as daemon:
-            process = await quick.start(ID, group)
-            daemon._watcher.remove((ID, int(quick.cookie(ID))))  # no trigger from here on
-            await asyncio.sleep(0.2)
-            assert quick.link.containers, "it lives"
-            process.kill()
-            process.wait()
-            if group:
-                quick.populate(group, False)
-            await eventually(lambda: not quick.link.containers, "found by the period alone")
-            assert not list((quick.directory / "state").glob("*.json"))
-
-    run(main())
+async def test_an_end_that_nobody_saw(quick: Node, group: str | None) -> None:
+    async with quick.running() as daemon:
+        process = await quick.start(ID, group)
+        daemon._watcher.remove((ID, int(quick.cookie(ID))))  # no trigger from here on
+        await asyncio.sleep(0.2)
+        assert quick.link.containers, "it lives"
+        process.kill()
+        process.wait()
+        if group:
+            quick.populate(group, False)
+        await eventually(lambda: not quick.link.containers, "found by the period alone")
+        assert not list((quick.directory / "state").glob("*.json"))
 
 
-def test_a_lease_that_nobody_ends(quick: Node, run: Run) -> None:
+async def test_a_lease_that_nobody_ends(quick: Node) -> None:
     """The runtime lives on and binds nothing."""
 
-    async def main() -> None:
-        async with quick.running():
-            await quick.prepare(ID)
-            await asyncio.sleep(0.2)
-            assert quick.link.containers
-            quick.now += quick.config.lease_s + 1
-            await eventually(lambda: not quick.link.containers, "over")
-
-    run(main())
+    async with quick.running():
+        await quick.prepare(ID)
+        await asyncio.sleep(0.2)
+        assert quick.link.containers
+        quick.now += quick.config.lease_s + 1
+        await eventually(lambda: not quick.link.containers, "over")
 
 
 class Overflowed(watch.Inotify):

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import SHIM_TIMEOUT_S, Node, Run, eventually
+from fakelink import FakeLink
+from fakes import SHIM_TIMEOUT_S, Node, eventually
 from test_shim import Answerer, Place, answerer, place  # noqa: F401  the fixtures
 
 from cgpu_common import server, wire
@@ -25,7 +26,6 @@ from cgpu_common.model import Cgroup, Phase, Record
 from cgpu_common.netlink import NetlinkLink
 from cgpu_common.server import Request, Server
 from cgpud import http, watch
-from cgpud.fakelink import FakeLink
 from cgpud.state import Trigger
 from cgpud.watch import Facts, Watcher
 
@@ -147,31 +147,26 @@ def test_the_size_of_a_reply_is_bounded(place: Place, answerer: Answerer, size: 
 # ---- records ----
 
 
-def test_a_record_that_cannot_be_written_leaves_the_last_one(
-    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_that_cannot_be_written_leaves_the_last_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk says so when the data goes there."""
 
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def main() -> None:
-        async with node.running() as daemon:
-            assert (await node.prepare(ID))["ok"]
-            (path,) = states(node)
-            before = path.read_bytes()
-            (record,) = daemon.records.values()
-            monkeypatch.setattr(os, "fsync", full)
-            with pytest.raises(OSError, match="No space left"):
-                daemon.deps.store.save(replace(record, phase=Phase.RELEASING))
-            monkeypatch.undo()
-            assert path.read_bytes() == before
-            assert [one.name for one in path.parent.iterdir() if one.suffix == ".part"] == []
-
-    run(main())
+    async with node.running() as daemon:
+        assert (await node.prepare(ID))["ok"]
+        (path,) = states(node)
+        before = path.read_bytes()
+        (record,) = daemon.records.values()
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            daemon.deps.store.save(replace(record, phase=Phase.RELEASING))
+        monkeypatch.undo()
+        assert path.read_bytes() == before
+        assert [one.name for one in path.parent.iterdir() if one.suffix == ".part"] == []
 
 
-def test_the_record_is_written_before_create(node: Node, run: Run) -> None:
+async def test_the_record_is_written_before_create(node: Node) -> None:
     """A daemon that is killed in between leaves a container of which the next one finds the record."""
 
     class Watching(FakeLink):
@@ -182,55 +177,46 @@ def test_the_record_is_written_before_create(node: Node, run: Run) -> None:
             self.found = [(record["id"], record["cookie"]) for record in records]
             return await super().create(container_id, cookie, slots)
 
-    async def main() -> None:
-        node.link = link = Watching()
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            assert link.found == [(ID, link.containers[ID].cookie)]
-
-    run(main())
+    node.link = link = Watching()
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        assert link.found == [(ID, link.containers[ID].cookie)]
 
 
-def test_a_record_of_another_boot_has_no_process(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_of_another_boot_has_no_process(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pid and start time may be those of an unrelated process by now."""
     opened: list[int] = []
 
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID)
-        (path,) = states(node)
-        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
-        real = node.facts.pidfd
-        monkeypatch.setattr(node.facts, "pidfd", lambda pid: opened.append(pid) or real(pid))
-        async with node.running():
-            assert process.pid not in opened
-            assert not node.link.containers, "the container that the kernel has is of this boot, but not of the record"
-
-    run(main())
+    async with node.running():
+        process = await node.start(ID)
+    (path,) = states(node)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    real = node.facts.pidfd
+    monkeypatch.setattr(node.facts, "pidfd", lambda pid: opened.append(pid) or real(pid))
+    async with node.running():
+        assert process.pid not in opened
+        assert not node.link.containers, "the container that the kernel has is of this boot, but not of the record"
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.EBUSY, errno.ETIMEDOUT])
-def test_a_refused_destroy_is_not_done(node: Node, run: Run, code: int) -> None:
+async def test_a_refused_destroy_is_not_done(node: Node, code: int) -> None:
     """Without CAP_NET_ADMIN, for example: the container is there, and so is its record."""
 
-    async def main() -> None:
-        async with node.running() as daemon:
-            await node.start(ID, "/docker/a")
-            real = node.link.destroy
+    async with node.running() as daemon:
+        await node.start(ID, "/docker/a")
+        real = node.link.destroy
 
-            async def refuse(container_id: str, cookie: int) -> bool:
-                raise KernelRefused(code, f"cgpu_km: {os.strerror(code)}")
+        async def refuse(container_id: str, cookie: int) -> bool:
+            raise KernelRefused(code, f"cgpu_km: {os.strerror(code)}")
 
-            node.link.destroy = refuse  # type: ignore[method-assign]
-            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-            assert [record.phase for record in daemon.records.values()] == [Phase.STUCK]
-            assert len(states(node)) == 1
-            node.link.destroy = real  # type: ignore[method-assign]
-            await daemon.reconcile()
-            assert not node.link.containers
-            assert not states(node)
-
-    run(main())
+        node.link.destroy = refuse  # type: ignore[method-assign]
+        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert [record.phase for record in daemon.records.values()] == [Phase.STUCK]
+        assert len(states(node)) == 1
+        node.link.destroy = real  # type: ignore[method-assign]
+        await daemon.reconcile()
+        assert not node.link.containers
+        assert not states(node)
 
 
 @pytest.mark.parametrize(
@@ -244,67 +230,56 @@ def test_a_refused_destroy_is_not_done(node: Node, run: Run, code: int) -> None:
     ],
     ids=str,
 )
-def test_only_no_such_container_is_as_good_as_destroyed(
-    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception | None, result: Any
+async def test_only_no_such_container_is_as_good_as_destroyed(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, result: Any
 ) -> None:
     async def request(*_: Any) -> list[Any]:
         if error is not None:
             raise error
         return []
 
-    async def main() -> None:
-        link = NetlinkLink()
-        monkeypatch.setattr(link, "_request", request)
-        if isinstance(result, bool):
-            assert await link.destroy(ID, 1) is result
-        else:
-            with pytest.raises(result):
-                await link.destroy(ID, 1)
-
-    run(main())
+    link = NetlinkLink()
+    monkeypatch.setattr(link, "_request", request)
+    if isinstance(result, bool):
+        assert await link.destroy(ID, 1) is result
+    else:
+        with pytest.raises(result):
+            await link.destroy(ID, 1)
 
 
 # ---- pidfds ----
 
 
-def test_a_refused_bind_closes_its_pidfd(node: Node, run: Run) -> None:
-    async def main() -> None:
-        async with node.running():
-            assert (await node.prepare(ID))["ok"]
-            process = node.process()
-            pidfd = os.pidfd_open(process.pid)
-            before = pidfds_of(process.pid)
-            try:
-                for _ in range(3):
-                    assert not (await node.ask(op="bind", id=ID, cookie="1", fds=[pidfd]))["ok"]
-                assert pidfds_of(process.pid) == before == 1
-            finally:
-                os.close(pidfd)
-
-    run(main())
+async def test_a_refused_bind_closes_its_pidfd(node: Node) -> None:
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        process = node.process()
+        pidfd = os.pidfd_open(process.pid)
+        before = pidfds_of(process.pid)
+        try:
+            for _ in range(3):
+                assert not (await node.ask(op="bind", id=ID, cookie="1", fds=[pidfd]))["ok"]
+            assert pidfds_of(process.pid) == before == 1
+        finally:
+            os.close(pidfd)
 
 
-def test_a_pidfd_of_a_later_process_is_closed(node: Node, run: Run) -> None:
+async def test_a_pidfd_of_a_later_process_is_closed(node: Node) -> None:
     """After a restart the pid of a record belongs to another process."""
 
-    async def main() -> None:
-        async with node.running():
-            process = await node.start(ID, "/docker/a")
-        (path,) = states(node)
-        record = json.loads(path.read_text())
-        record["process"]["starttime"] += 1
-        path.write_text(json.dumps(record))
-        async with node.running() as daemon:
-            await asyncio.sleep(0.1)
-            assert daemon.records, "its cgroup is populated"
-            assert pidfds_of(process.pid) == 0
-
-    run(main())
+    async with node.running():
+        process = await node.start(ID, "/docker/a")
+    (path,) = states(node)
+    record = json.loads(path.read_text())
+    record["process"]["starttime"] += 1
+    path.write_text(json.dumps(record))
+    async with node.running() as daemon:
+        await asyncio.sleep(0.1)
+        assert daemon.records, "its cgroup is populated"
+        assert pidfds_of(process.pid) == 0
 
 
-def test_a_pidfd_of_a_process_that_has_left_is_closed(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pidfd_of_a_process_that_has_left_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cgroup v1: between two readings of the members."""
     monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))
     (tmp_path / "devices").mkdir()
@@ -320,16 +295,13 @@ def test_a_pidfd_of_a_process_that_has_left_is_closed(
             self.readings += 1
             yield from [os.getpid()] if self.readings == 1 else []
 
-    async def main() -> None:
-        facts = Leaving(cgroups=tmp_path)
-        told: list[Trigger] = []
-        watcher = Watcher(facts, lambda _, trigger: told.append(trigger))
-        watcher.add(Record(ID, 1, "boot", "", Phase.BOUND, 0.0, None, Cgroup("/c", 1)), None)
-        await eventually(lambda: facts.readings >= 2, "read twice")
-        assert pidfds_of(os.getpid()) == 0
-        watcher.close()
-
-    run(main())
+    facts = Leaving(cgroups=tmp_path)
+    told: list[Trigger] = []
+    watcher = Watcher(facts, lambda _, trigger: told.append(trigger))
+    watcher.add(Record(ID, 1, "boot", "", Phase.BOUND, 0.0, None, Cgroup("/c", 1)), None)
+    await eventually(lambda: facts.readings >= 2, "read twice")
+    assert pidfds_of(os.getpid()) == 0
+    watcher.close()
 
 
 def test_a_cgroup_of_the_same_name_is_another(tmp_path: Path) -> None:
@@ -357,48 +329,40 @@ async def ask_for(path: Path) -> socket.socket:
     return sock
 
 
-def test_a_page_that_takes_too_long_is_an_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_takes_too_long_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ANSWER_TIMEOUT_S", 0.2)
 
     async def never(_accept: str) -> tuple[bytes, str]:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    async def main() -> None:
-        server = http.HttpServer(never)
-        await server.start(http.Unix(str(tmp_path / "s")))
-        reader, writer = await asyncio.open_connection(sock=await ask_for(tmp_path / "s"))
-        answer = await asyncio.wait_for(reader.read(), 20)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert answer.endswith(b"reading the kernel's figures takes too long\n")
-        writer.close()
-        await server.stop()
-
-    run(main())
+    server = http.HttpServer(never)
+    await server.start(http.Unix(str(tmp_path / "s")))
+    reader, writer = await asyncio.open_connection(sock=await ask_for(tmp_path / "s"))
+    answer = await asyncio.wait_for(reader.read(), 20)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b"reading the kernel's figures takes too long\n")
+    writer.close()
+    await server.stop()
 
 
-def test_a_scraper_that_reads_nothing_keeps_no_connection(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_scraper_that_reads_nothing_keeps_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.3)
 
     async def page(_accept: str) -> tuple[bytes, str]:
         return b"x" * (8 << 20), "text/plain"
 
-    async def main() -> None:
-        server = http.HttpServer(page)
-        await server.start(http.Unix(str(tmp_path / "s")))
-        with await ask_for(tmp_path / "s"):
-            await eventually(lambda: server._open == 1, "it is open")
-            await eventually(lambda: server._open == 0, "it is closed", 10)
-        await server.stop()
-
-    run(main())
+    server = http.HttpServer(page)
+    await server.start(http.Unix(str(tmp_path / "s")))
+    with await ask_for(tmp_path / "s"):
+        await eventually(lambda: server._open == 1, "it is open")
+        await eventually(lambda: server._open == 0, "it is closed", 10)
+    await server.stop()
 
 
-def test_a_peer_that_reads_no_reply_keeps_no_connection(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_that_reads_no_reply_keeps_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_TIMEOUT_S", 0.5)
     unsent: list[str] = []
 
@@ -408,14 +372,11 @@ def test_a_peer_that_reads_no_reply_keeps_no_connection(
     async def undelivered(request: Request) -> None:
         unsent.append(request.message.op)
 
-    async def main() -> None:
-        serving = Server(tmp_path / "s", handle, undelivered)
-        serving.start()
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(str(tmp_path / "s"))
-            sock.send(wire.encode({"op": "status"}))
-            await eventually(lambda: unsent == ["status"], "given up", 10)
-            await eventually(lambda: not serving._tasks, "closed")
-        await serving.stop()
-
-    run(main())
+    serving = Server(tmp_path / "s", handle, undelivered)
+    serving.start()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(tmp_path / "s"))
+        sock.send(wire.encode({"op": "status"}))
+        await eventually(lambda: unsent == ["status"], "given up", 10)
+        await eventually(lambda: not serving._tasks, "closed")
+    await serving.stop()

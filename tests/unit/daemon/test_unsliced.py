@@ -56,6 +56,10 @@ def minors(*numbers: int) -> SpecDevices:
     return SpecDevices(minors=frozenset(numbers))
 
 
+def drm(*numbers: int) -> SpecDevices:
+    return SpecDevices(drm=frozenset(numbers))
+
+
 def sh(script: str) -> dict[str, Any]:
     return {"path": "/bin/sh", "args": ["sh", "-c", script]}
 
@@ -70,15 +74,44 @@ def of_cli(*numbers: int) -> SpecDevices:
 
 
 EVERY = SpecDevices(every=True)
+INSTANCE = tuple(node(f"/dev/nvidia-caps/nvidia-cap{n}", 236, n) for n in (21, 22))
 CASES = [
     ("nothing", spec(), {}, SpecDevices()),
     ("an image's all where nothing brings a GPU", spec(), {NVIDIA: "all"}, SpecDevices()),
     ("its node", spec(nodes=(node("/dev/nvidia1", 195, 1), CTL)), {}, minors(1)),
+    ("an instance of MIG", spec(nodes=(node("/dev/nvidia1", 195, 1), *INSTANCE, CTL)), {}, minors(1)),
+    (
+        "an instance of MIG, by mounts",
+        spec(mounts=tuple((path, path) for path in ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap21"))),
+        {},
+        minors(1),
+    ),
+    ("rights to an instance alone", spec(nodes=(*INSTANCE, CTL)), {}, EVERY),
+    (
+        "what is no such node",
+        spec(nodes=(node("/dev/nvidia1", 195, 1), node("/dev/nvidia-caps/x", 236, 1))),
+        {},
+        SpecDevices(every=True, minors=frozenset({1})),
+    ),
     ("its number elsewhere", spec(nodes=(node("/dev/x", 195, 1),)), {}, minors(1)),
     ("its mount", spec(mounts=(("/dev/nvidia2", "/gpu"),)), {}, minors(2)),
     ("its rule", spec(rules=({"allow": True, "type": "c", "major": 195, "minor": 3, "access": "rw"},)), {}, minors(3)),
     ("the driver's rule", spec(rules=({"allow": True, "type": "c", "major": 195, "access": "rw"},)), {}, EVERY),
-    ("drm", spec(nodes=(node("/dev/dri/renderD128", 226, 128),)), {}, EVERY),
+    ("drm", spec(nodes=(node("/dev/dri/renderD128", 226, 129),)), {}, drm(129)),
+    ("drm without a number", spec(nodes=({"path": "/dev/dri/card1", "type": "c"},)), {}, drm(1)),
+    ("drm elsewhere", spec(nodes=(node("/dev/x", 226, 1),)), {}, drm(1)),
+    ("drm's mount", spec(mounts=(("/dev/dri/renderD129", "/dev/dri/renderD128"),)), {}, drm(128, 129)),
+    ("drm's directory", spec(mounts=(("/dev/dri", "/dev/dri"),)), {}, EVERY),
+    ("drm by PCI address", spec(nodes=(node("/dev/dri/by-path/pci-0000:01:00.0-card", 226, 1),)), {}, EVERY),
+    ("drm's rule", spec(rules=({"allow": True, "type": "c", "major": 226, "minor": 1, "access": "rw"},)), {}, drm(1)),
+    ("every drm's rule", spec(rules=({"allow": True, "type": "c", "major": 226, "access": "rw"},)), {}, EVERY),
+    ("nvidiactl and drm", spec(nodes=(CTL, node("/dev/dri/card1", 226, 1))), {}, SpecDevices(True, drm=frozenset({1}))),
+    (
+        "a GPU with its drm, as CDI has them",
+        spec(nodes=(node("/dev/nvidia1", 195, 1), CTL, node("/dev/dri/card1", 226, 1))),
+        {},
+        SpecDevices(minors=frozenset({1}), drm=frozenset({1})),
+    ),
     ("nvidiactl alone", spec(nodes=(CTL,)), {}, EVERY),
     ("everything", spec(rules=({"allow": True, "access": "rwm"},)), {}, EVERY),
     ("a legacy hook that does nothing", spec(hook=True), {}, SpecDevices()),
@@ -144,8 +177,11 @@ def test_junk_is_an_answer_or_a_sentence(junk: object, where: str) -> None:
 GPUS = [Gpu(n, 5 - n, f"GPU-{n}{n}{n}{n}", f"0000:0{n}:00.0", n + 2, 1000, 20, 20) for n in range(3)]
 
 
+DRM = {0: "", 1: "0000:00:00.0", 128: "", 129: "0000:00:00.0", 2: "0000:02:00.0", 3: "0000:09:00.0"}
+
+
 def blocked(found: SpecDevices, *refusing: int) -> str | None:
-    return unsliced.blocked_gpu(found, GPUS, lambda gpu: gpu.number in refusing)
+    return unsliced.blocked_gpu(found, GPUS, lambda gpu: gpu.number in refusing, DRM)
 
 
 def test_the_gpu_that_is_blocked_is_named() -> None:
@@ -157,9 +193,19 @@ def test_the_gpu_that_is_blocked_is_named() -> None:
     assert blocked(SpecDevices(named=(Devices(NVIDIA, items=(0,)),)), 2) is None
 
 
+def test_a_node_of_drm_is_its_gpus() -> None:
+    assert blocked(drm(1, 129), 1, 2) is None
+    assert blocked(drm(1), 0) == blocked(drm(129), 0) == "GPU 0"
+    assert blocked(drm(0, 128), 0, 1, 2) is None, "of another vendor"
+    assert blocked(drm(7), 2) == "GPU 2", "it may be of any"
+    assert blocked(drm(3)) == "a GPU that cgpu_km does not know"
+    assert unsliced.blocked_gpu(drm(0), [], lambda gpu: True, DRM) is None
+    assert unsliced.blocked_gpu(drm(7), [], lambda gpu: False, DRM) == "a GPU that cgpu_km does not know"
+
+
 def test_what_is_not_known_is_not_given() -> None:
     assert blocked(minors(9), 0) == "a GPU that cgpu_km does not know"
-    assert unsliced.blocked_gpu(EVERY, [], lambda gpu: False) == "a GPU that cgpu_km does not know"
+    assert unsliced.blocked_gpu(EVERY, [], lambda gpu: False, {}) == "a GPU that cgpu_km does not know"
     with pytest.raises(Refused, match="names GPU 7"):
         blocked(SpecDevices(named=(Devices(NVIDIA, items=(7,)),)), 0)
 

@@ -224,18 +224,15 @@ def test_without_inotify_cgroups_are_looked_at(tmp_path: Path, monkeypatch: pyte
     assert set(told) == {(("b", 1), Trigger.CGROUP_EMPTY)}
 
 
-def test_the_cause_is_named(tmp_path: Path) -> None:
+async def test_the_cause_is_named(tmp_path: Path) -> None:
     """With the kernel's own errors, by the descriptors, which count for inotify_init1() too."""
 
-    async def scene() -> None:
-        watcher = Watcher(Facts(tmp_path / "proc", tmp_path), lambda key, trigger: None)
-        with no_descriptor_left():
-            assert Inotify.available() is None
-            with pytest.raises(OSError, match="Too many open files"):
-                Inotify()
-        watcher.close()
-
-    asyncio.run(scene())
+    watcher = Watcher(Facts(tmp_path / "proc", tmp_path), lambda key, trigger: None)
+    with no_descriptor_left():
+        assert Inotify.available() is None
+        with pytest.raises(OSError, match="Too many open files"):
+            Inotify()
+    watcher.close()
 
 
 def test_the_size_of_a_context(tmp_path: Path) -> None:
@@ -245,3 +242,23 @@ def test_the_size_of_a_context(tmp_path: Path) -> None:
     for text, mib in (("context_bytes 33554433\nx 1\n", 33), ("context_bytes x\n", 0), ("", 0), ("x 1\n", 0)):
         (tmp_path / "cgpu_km/0/stat").write_text(text)
         assert facts.context_mib(0) == mib
+
+
+def test_the_gpus_behind_the_nodes_of_drm(tmp_path: Path) -> None:
+    """As sysfs has them: a GPU of NVIDIA, one of another vendor, a connector, and a device that is on no bus."""
+    cards = (("card0", "226:0", "0000:00:02.0", "0x8086"), ("card1", "226:1", "0000:01:00.0", "0x10de"))
+    for name, number, address, vendor in (*cards, ("renderD129", "226:129", "0000:01:00.0", "0x10de")):
+        device = tmp_path / "devices" / address
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        entry = device / "drm" / name
+        entry.mkdir(parents=True)
+        (entry / "dev").write_text(f"{number}\n")
+        (entry / "device").symlink_to("../..")
+        (tmp_path / "class").mkdir(exist_ok=True)
+        (tmp_path / "class" / name).symlink_to(entry)
+    (tmp_path / "class/card1-DP-1").mkdir()
+    (tmp_path / "class/card2").mkdir()
+    (tmp_path / "class/card2/dev").write_text("226:2\n")
+    assert Facts(drm=tmp_path / "class").drm() == {0: "", 1: "0000:01:00.0", 129: "0000:01:00.0"}
+    assert Facts(drm=tmp_path / "none").drm() == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""KernelLink in memory (`--kernel fake`): for tests, and to run the daemon without a GPU. It isolates nothing."""
+"""KernelLink in memory. As a program: cgpud with it, by cgpud's own options. It isolates nothing."""
 
 from __future__ import annotations
 
@@ -116,6 +116,7 @@ class FakeLink:
             for slot in container.slots
         )
         self.containers[container_id] = replace(container, slots=changed)
+        self.emit(Event.CHANGED, self.containers[container_id])
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
         """Refuses the values that the kernel refuses because of its state; the callers check the ranges."""
@@ -169,3 +170,10 @@ class FakeLink:
             raise KernelMissing
         finally:
             self._listeners.remove(queue)
+
+
+if __name__ == "__main__":
+    from cgpud import __main__ as cgpud
+
+    cgpud.make_link = FakeLink
+    cgpud.main()
