@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.kernel_abi import UVM_NAMES
 from cgpu_common.proc import (
     Paths,
     containers,
@@ -33,7 +34,6 @@ GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit"
 CONTAINER_NODES = ("weight", "ceiling", "memsize", "highprio", "host_memsize", "ipc")
 SIZES = ("memsize", "default_memsize", "host_memsize")
 OF_CONTAINER = ("host_memsize",)  #: one value, which each GPU's directory shows
-UVM_MODES = ("deny", "account")
 NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
 
@@ -73,9 +73,9 @@ def node_value(node: str, text: str) -> int:
         known = policies.number(text)
         return known if known is not None else _number(text, NUMBER_MAX, policies.ALLOWED)
     if node == "uvm":
-        if text not in UVM_MODES:
-            raise usage(f"{text!r} is no mode", " or ".join(UVM_MODES))
-        return UVM_MODES.index(text)
+        if text not in UVM_NAMES:
+            raise usage(f"{text!r} is no mode", " or ".join(UVM_NAMES))
+        return UVM_NAMES.index(text)
     if node in SIZES:
         try:
             size = parse_size(text)
@@ -84,12 +84,15 @@ def node_value(node: str, text: str) -> int:
                 hint = f"{text[:-1]} or {text[:-1]}iB, powers of 1024, or bytes"
                 raise usage(f"{text!r}: {text[-2:]} is 1000 or 1024 to a power", hint) from None
             raise usage(f"{text!r} is no size", "bytes, or with MiB or GiB") from None
-        if size == 0 and node == "memsize":
-            raise usage("0 is not allowed", "at least 1MiB")
+        if size < MIB and (node == "memsize" or size):
+            meant = f"{text}GiB is {text} times 1024 MiB; " if size and text.isdecimal() else ""
+            raise usage(f"{size} bytes is not allowed" if size else "0 is not allowed", f"{meant}at least 1MiB")
         if size > SIZE_MAX:
             raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
         return size
-    return _number(text, 255 if node == "highprio" else NUMBER_MAX, "a whole number, not negative")
+    if node == "highprio":
+        return _number(text, 1, "0 or 1")
+    return _number(text, NUMBER_MAX, "a whole number, not negative")
 
 
 def gpu_dir(paths: Paths, gpu: int) -> Path:
@@ -111,7 +114,7 @@ def _read_back(path: Path) -> str:
 
 def node_text(node: str, number: int) -> str:
     """A value as it is written into the node."""
-    return UVM_MODES[number] if node == "uvm" else str(number)
+    return UVM_NAMES[number] if node == "uvm" else str(number)
 
 
 def shown_value(node: str, text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
+from .columns import cut
 from .edit import TOOLKIT
 from .facts import OK, PROBLEM, ROOT_ONLY, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
@@ -155,6 +156,27 @@ def driver(facts: Facts) -> Finding:
     return Finding(name, OK, f"{found[0]}, open kernel modules")
 
 
+def own_limits(facts: Facts) -> list[Finding]:
+    """NVIDIA's own limits; no line with a driver that has none."""
+    found, name = facts.own_limits, "NVIDIA's limits"
+    if found is None:
+        return []
+    if found.leaked:
+        group, reserved = found.leaked[0]
+        text = f"{group} keeps {reserved >> 20} MiB for containers that have ended, by their soft limits"
+        remedy = f"nvidia-smi memory-limits --set -n /sys/fs/cgroup{group} --soft-limit 0 --hard-limit max"
+        return [Finding(name, WARNING, text, f"{remedy}; docs/user/coming-from.md")]
+    if found.backend == "off":
+        return [Finding(name, OK, "off (RmMemacctMode=0): slices alone limit memory")]
+    if found.backend == "misc":
+        text = "of the driver itself (misc); nvidia-smi memory-limits shows them, and beside a slice the smaller counts"
+        return [Finding(name, OK, text)]
+    if not found.cgroups:
+        return [Finding(name, OK, "by cgroup (dmem), and no cgroup has one")]
+    text = f"by cgroup (dmem): {_some(found.cgroups)}; beside a slice the smaller one counts"
+    return [Finding(name, OK, text)]
+
+
 def driver_nodes(facts: Facts) -> Finding:
     if not facts.driver_text:
         return Finding("driver's nodes", SKIPPED, "the driver is not loaded")
@@ -174,7 +196,7 @@ def container_nodes(facts: Facts) -> Finding:
 
 
 def sharing(facts: Facts) -> Finding:
-    """MIG, exclusive modes and MPS, with which a GPU cannot be sliced."""
+    """MIG, Confidential Computing, exclusive modes and MPS, with which a GPU cannot be sliced."""
     name = "sharing modes"
     if facts.mps:
         remedy = "echo quit | nvidia-cuda-mps-control"
@@ -187,6 +209,9 @@ def sharing(facts: Facts) -> Finding:
             return Finding(name, PROBLEM, f"GPU {card.index} does not answer NVML: {card.lost}", "dmesg | grep NVRM")
         if card.mig:
             return Finding(name, PROBLEM, f"GPU {card.index} is in MIG mode", f"nvidia-smi -i {card.index} -mig 0")
+        if card.confidential:
+            text = f"GPU {card.index} has Confidential Computing on, which cannot be sliced"
+            return Finding(name, PROBLEM, text, "set the card's CC mode to off with NVIDIA's gpu-admin-tools")
         if card.compute_mode:
             text = f"GPU {card.index} is in compute mode {card.compute_mode}"
             return Finding(name, PROBLEM, text, f"nvidia-smi -i {card.index} -c DEFAULT")
@@ -379,6 +404,24 @@ def bypass(facts: Facts) -> Finding:
     return Finding(name, OK, "every container with the variables has its slice")
 
 
+WHY_SHOWN = 160
+
+
+def refused_starts(facts: Facts) -> Finding:
+    """Docker restarts what has ended, and not what its runtime refused to start: after a boot with a mistake in
+    cgpu.toml such containers stay down although cgpud runs again."""
+    name = "refused starts"
+    if facts.refused_starts is None:
+        return Finding(name, SKIPPED, "no containers of Docker here")
+    if not facts.refused_starts:
+        return Finding(name, OK, "no container that is to restart was refused")
+    names = [one.name for one in facts.refused_starts]
+    why = cut(facts.refused_starts[0].why, WHY_SHOWN)
+    text = f"Docker does not start again what was refused: {_some(names)} ({why})"
+    first = "mend cgpud first, then " if facts.daemon_silence else ""
+    return Finding(name, WARNING, text, f"{first}docker start {' '.join(names)}")
+
+
 def libcuda(facts: Facts) -> Finding:
     name = "libcuda"
     if facts.without_libcuda is None:
@@ -398,6 +441,7 @@ CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
     secure_boot,
     module,
     driver,
+    own_limits,
     driver_nodes,
     container_nodes,
     sharing,
@@ -411,6 +455,7 @@ CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
     run_states,
     stale,
     bypass,
+    refused_starts,
     libcuda,
 )
 

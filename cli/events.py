@@ -7,7 +7,8 @@ import asyncio
 import errno
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ from .complete import container_words
 from .names import label
 
 if TYPE_CHECKING:
+    from cgpu_common.events import LogEntry
     from cgpu_common.link import KernelLink
+    from cgpu_common.model import KernelEvent
 
 SCHEMA_VERSION = 1
 LOOK_AGAIN_S = 1.0
@@ -55,15 +58,28 @@ def line(as_json: bool, at: datetime, level: str, text: str, fields: dict[str, A
     return f"{when} {level:<7} {text}"
 
 
+async def _described(link: KernelLink) -> AsyncIterator[tuple[KernelEvent, LogEntry]]:
+    """The events with their entries. The containers are read once, so that a change has the values before it."""
+    from cgpu_common.errors import KernelRefused
+    from cgpu_common.events import Seen
+
+    seen = Seen()
+
+    async def joined() -> None:
+        with suppress(KernelRefused):  # a change then has its new values only
+            seen.learn(await link.list())
+
+    async for event in link.events(joined):
+        yield event, seen.describe(event)
+
+
 async def stream(link: KernelLink, report: Report, follow: bool) -> None:
     """Report events until one is the last, or until cancelled. Without the module wait, or raise KernelMissing."""
     from cgpu_common.errors import KernelMissing, Resync
-    from cgpu_common.events import describe
 
     while True:
         try:
-            async for event in link.events():
-                entry = describe(event)
+            async for _, entry in _described(link):
                 if report(entry.level, entry.text, entry.fields):
                     return
         except Resync:
@@ -76,10 +92,8 @@ async def stream(link: KernelLink, report: Report, follow: bool) -> None:
 
 async def listen(on_event: Callable[[Any, str], None]) -> None:
     """Call `on_event` with each event and its sentence, until cancelled."""
-    from cgpu_common.events import describe
-
-    async for event in open_link().events():
-        on_event(event, describe(event).text)
+    async for event, entry in _described(open_link()):
+        on_event(event, entry.text)
 
 
 class _Names:

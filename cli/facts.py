@@ -37,8 +37,26 @@ class Card:
 
     index: int
     mig: bool = False
+    confidential: bool = False
     compute_mode: str = ""
     lost: str = ""
+
+
+@dataclass(frozen=True)
+class RefusedStart:
+    """A container of Docker that is to run always, is stopped, and whose last start cgpu refused."""
+
+    name: str
+    why: str  # cgpu-runtime's sentence
+
+
+@dataclass(frozen=True)
+class OwnLimits:
+    """The memory limits that NVIDIA's driver sets itself, from 615 on."""
+
+    backend: str  # dmem: of the kernel's cgroups; misc: inside the driver, which no file shows; off
+    cgroups: tuple[str, ...] = ()  # with a hard limit; of dmem
+    leaked: tuple[tuple[str, int], ...] = ()  # that reserve more than what is left in them: bytes
 
 
 @dataclass(frozen=True)
@@ -86,3 +104,5 @@ class Facts:
     next_kernel: str = ""  # that boots next; "": not known
     next_lacks: tuple[str, ...] = ()  # of cgpu_km, nvidia and its headers
     past_us: tuple[str, ...] | None = None  # running containers with the variables and without a slice
+    refused_starts: tuple[RefusedStart, ...] | None = None
+    own_limits: OwnLimits | None = None

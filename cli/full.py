@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cgpu_common.tree import MIB
+from cgpu_common.tree import MIB, VIDEO_ENGINES
 
 from .columns import printable
 
@@ -30,6 +30,7 @@ UNITS = {
 SPELLED = {
     "gpu": "GPU", "uuid": "UUID", "pci": "PCI", "pid": "PID", "nvml": "NVML", "sm": "SM", "dram": "DRAM", "uvm": "UVM",
     "max": "Max", "inst": "Instances", "p99": "P99", "10s": "10 s", "allocs": "Allocations", "prio": "Priority",
+    **{name: name.upper() for name in VIDEO_ENGINES},
     "highprio": "High Priority", "ns": "Time", "dir": "Directory", "id": "ID",
 }  # fmt: skip
 #: Names that the words of the field do not make clear.

@@ -186,5 +186,5 @@ def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, v
         rows.append(
             {"gpu": one.index, "before": one.policy, "after": number, "containers": describe.shares_json(shares)}
         )
-    lines += ["dry run: nothing was changed"] if dry_run else []
+    lines += ["dry run: nothing was changed, and the kernel has not checked the value"] if dry_run else []
     result(as_json, {"dry_run": dry_run, "changes": rows}, "\n".join(lines))

@@ -16,7 +16,6 @@ from cgpu_common.tree import Gpu, slot_state
 
 from . import collect
 from .columns import printable, shorten
-from .names import label
 from .overview import or_dash
 from .render import mib
 from .status import Wanted
@@ -108,7 +107,7 @@ def process_lines(view: View) -> list[str]:
             [
                 str(gpu.index),
                 str(pid),
-                shorten(printable(label(slot.id, view.names_of(slot).name or None)), NAME),
+                shorten(printable(view.names_of(slot).name or view.labels[slot.id]), NAME),
                 or_dash(view.rates_of(slot).got_pct),
                 *(or_dash(value) for value in view.use_of(gpu, pid)),
                 mib(size),

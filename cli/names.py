@@ -6,6 +6,7 @@ As Docker does it: a full id, then an exact name, then a unique beginning of an 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,6 +46,12 @@ def label(container_id: str, name: str | None = None) -> str:
     """What people call a container: the engine's name, else its id, an engine's long one cut. Commands accept it."""
     is_long_hex = len(container_id) > ID_SHOWN and not set(container_id) - set("0123456789abcdef")
     return name or (container_id[:ID_SHOWN] if is_long_hex else container_id)
+
+
+def by_name(name: str | None) -> tuple[bool, list[str | int]]:
+    """A key to sort by: job2 before job10, and what has no name last."""
+    parts = re.split("([0-9]{1,18})", name or "")
+    return not name, [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 class HasName(Protocol):

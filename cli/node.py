@@ -8,19 +8,34 @@ import os
 import re
 import shutil
 import threading
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
+from cgpu_common.proc import (
+    LIVE,
+    MODULE,
+    Paths,
+    engine_record,
+    nodes_are_missing,
+    parse_stat,
+    read_node,
+    read_tree,
+    signed_only,
+)
 from cgpu_common.toml import tomllib
 from cgpu_common.tree import Container, Snapshot
 
 from . import daemon
+from .columns import printable
 from .edit import TOOLKIT, lookup
-from .facts import Card, Engine, Facts
-from .names import label
+from .facts import Card, Engine, Facts, OwnLimits, RefusedStart
+from .names import by_name, label
+
+if TYPE_CHECKING:
+    from cgpu_common.config import Config
 
 NVML_S = 5.0
 FILE_MAX = 1 << 20
@@ -29,6 +44,9 @@ DPKG_MAX = 16 << 20
 RUNTIME = "cgpu-runtime"
 ENVIRON_MAX = 1 << 17
 VARIABLE = b"ALIYUN_COM_GPU_MEM_CONTAINER"
+NVIDIAS = (b"NVIDIA_GPU_MEMORY_LIMIT", b"NVIDIA_GPU_MEMORY_REQUEST")  # where cgpu.toml makes slices by them
+OWN_LIMITS_FROM = 615  # NVIDIA's branch
+CGROUPS_MAX = 20000
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 LIBRARY = "libcuda.so.1"
 LIBRARY_FOLDERS = (
@@ -121,17 +139,16 @@ def _toolkit(root: Path) -> tuple[Engine, str, tuple[int, ...]]:
     return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode, number or ()
 
 
-def _configuration(root: Path) -> tuple[str, str, str]:
-    """The error of cgpu.toml, its legacy_hook_config, and its fingerprint."""
+def _configuration(root: Path) -> tuple[str, Config]:
+    """The error of cgpu.toml, and what it says without one."""
     from cgpu_common import config
     from cgpu_common.errors import ConfigError
 
     path = root / config.DEFAULT_PATH.relative_to("/")
     try:
-        found = config.load(path if path.exists() else None, root / config.RUNTIME_CONF.relative_to("/"), path)
+        return "", config.load(path if path.exists() else None, root / config.RUNTIME_CONF.relative_to("/"), path)
     except ConfigError as err:
-        return str(err), "", ""
-    return "", found.legacy_hook_config, found.fingerprint
+        return str(err), config.Config()
 
 
 def cards() -> tuple[tuple[Card, ...] | None, str]:
@@ -146,7 +163,8 @@ def cards() -> tuple[tuple[Card, ...] | None, str]:
         except gpus.NvmlAbsent as err:
             out.append((None, str(err)))
         else:
-            out.append((tuple(Card(one.index, one.mig, one.compute_mode, one.lost) for one in found), ""))
+            read = (Card(one.index, one.mig, one.confidential, one.compute_mode, one.lost) for one in found)
+            out.append((tuple(read), ""))
 
     thread = threading.Thread(target=query, daemon=True)
     thread.start()
@@ -231,15 +249,56 @@ def _lacking(root: Path, release: str) -> tuple[str, ...]:
     return tuple(lacks)
 
 
-def _asks_for_a_slice(environ: bytes) -> bool:
+def _vidmem(path: Path) -> dict[str, int]:
+    """A file of the dmem controller: NVIDIA's GPUs with a number of bytes other than 0."""
+    rows = [line.split() for line in _text(path, 1 << 16).splitlines()]
+    found = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+    return {gpu: size for gpu, size in found.items() if gpu.startswith("nvidia/") and size}
+
+
+def _unused(group: Path) -> int:
+    """What the group reserves above the reservations within it. NVIDIA's tools add that of a container to each group
+    above its own, and the end of the container takes none back. A group without groups within may reserve for itself
+    while it has processes."""
+    kept = _vidmem(group / "dmem.min")
+    within = [path.parent for path in group.glob("*/dmem.min")] if kept else []
+    if not kept or (not within and "populated 1" in _text(group / "cgroup.events")):
+        return 0
+    inner = [_vidmem(one / "dmem.min") for one in within]
+    return max(size - sum(one.get(gpu, 0) for one in inner) for gpu, size in kept.items())
+
+
+def _own_limits(root: Path, driver_text: str) -> OwnLimits | None:
+    """None: the driver has none."""
+    release = re.search(r"\b([0-9]{3})\.[0-9]{1,4}\b", driver_text)
+    if not release or int(release[1]) < OWN_LIMITS_FROM:
+        return None
+    mode = re.search(r"\bRmMemacctMode=([0-9]+)", _text(root / "proc/driver/nvidia/params"))
+    top = root / "sys/fs/cgroup"
+    if mode and mode[1] == "0":
+        return OwnLimits("off")
+    if (mode and mode[1] == "1") or not _vidmem(top / "dmem.capacity"):
+        return OwnLimits("misc")
+    groups = [path.parent for path in islice(top.rglob("dmem.max"), CGROUPS_MAX)]
+    names = {group: "/" + str(group.relative_to(top)) for group in sorted(groups)}
+    limited = tuple(name for group, name in names.items() if _vidmem(group / "dmem.max"))
+    leaked = tuple((name, unused) for group, name in names.items() if (unused := _unused(group)) > 0)
+    return OwnLimits("dmem", limited, leaked)
+
+
+def _asks_for_a_slice(environ: bytes, by_nvidia: bool) -> bool:
     values = dict(one.split(b"=", 1) for one in environ.split(b"\0") if b"=" in one)
     if values.get(b"CGPU_DISABLE", b"").lower() in (b"true", b"1"):
         return False
-    return values.get(VARIABLE, b"0").strip() not in (b"", b"0")
+    size = values.get(VARIABLE, b"").strip()
+    return size != b"0" if size else by_nvidia and any(values.get(name, b"").strip() for name in NVIDIAS)
 
 
-def _past_us(root: Path, status: dict[str, Any] | None, listed: tuple[Container, ...]) -> tuple[str, ...] | None:
-    """Running containers whose first process has the variables, and that have no slice; None: cgpud names none."""
+def _past_us(
+    root: Path, status: dict[str, Any] | None, listed: tuple[Container, ...], by_nvidia: bool
+) -> tuple[str, ...] | None:
+    """Running containers whose first process has the variables, and that have no slice; None: cgpud names none.
+    `by_nvidia`: NVIDIA's own, too."""
     if status is None:
         return None
     known = {str(row.get("id")) for row in _rows(status)} | {one.id for one in listed}
@@ -251,10 +310,42 @@ def _past_us(root: Path, status: dict[str, Any] | None, listed: tuple[Container,
             continue
         try:
             with (root / f"proc/{pid}/environ").open("rb") as stream:
-                seen[found[-1]] = _asks_for_a_slice(stream.read(ENVIRON_MAX))
+                seen[found[-1]] = _asks_for_a_slice(stream.read(ENVIRON_MAX), by_nvidia)
         except OSError:
             continue  # it has just ended
     return tuple(sorted(label(one) for one, asks in seen.items() if asks))
+
+
+#: How Docker's error has the line of cgpu-runtime (cgpud/runtime/report.c).
+_REFUSED = re.compile(r"\bcgpu: (.+?)(?:: unknown)?\s*\Z", re.S)
+_RESTARTED = ("always", "unless-stopped")
+
+
+def _refused_start(paths: Paths, container_id: str) -> RefusedStart | None:
+    """By Docker's own files, without a call to it."""
+    record = engine_record(paths, container_id)
+    try:
+        limits = json.loads(_text(paths.engine / container_id / "hostconfig.json"))
+        is_restarted = limits["RestartPolicy"]["Name"] in _RESTARTED
+        state = record["State"]
+        is_stopped = not state["Running"] and not record.get("HasBeenManuallyStopped", False)
+        found = _REFUSED.search(state["Error"])
+        name = str(record["Name"]).lstrip("/")
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None  # of another version of Docker
+    if not (found and is_restarted and is_stopped):
+        return None
+    return RefusedStart(printable(name), printable(" ".join(found[1].split())))
+
+
+def _refused_starts(paths: Paths) -> tuple[RefusedStart, ...] | None:
+    """None: Docker has no containers, or its folder is for root only."""
+    try:
+        ids = sorted(path.name for path in paths.engine.iterdir())
+    except OSError:
+        return None
+    found = (_refused_start(paths, one) for one in ids)
+    return tuple(sorted((one for one in found if one), key=lambda one: by_name(one.name)))
 
 
 def read(paths: Paths) -> Facts:
@@ -274,7 +365,8 @@ def read(paths: Paths) -> Facts:
     found = versions.collect(paths, str((status or {}).get("version", "unknown")), "", "")
     drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
     below, mode, number = _toolkit(root)
-    config_error, legacy, fingerprint = _configuration(root)
+    config_error, config = _configuration(root)
+    driver_text = next(iter(_text(paths.driver / "version").splitlines()), "")
     read = (status or {}).get("config_fingerprint")
     nvml = cards() if paths.proc == LIVE else (None, "a copied tree")
     mps = root / "tmp/nvidia-mps"
@@ -292,7 +384,7 @@ def read(paths: Paths) -> Facts:
         core=found.core,
         package=found.package,
         nodes_missing=nodes_are_missing(paths),
-        driver_text=next(iter(_text(paths.driver / "version").splitlines()), ""),
+        driver_text=driver_text,
         driver_nodes=tuple(name for name in ("nvidiactl", "nvidia-uvm") if (root / "dev" / name).exists()),
         runtime=next(
             (
@@ -305,13 +397,13 @@ def read(paths: Paths) -> Facts:
         toolkit=toolkit.found(root),
         toolkit_mode=mode,
         toolkit_version=number,
-        legacy_hook_config=legacy,
+        legacy_hook_config=config.legacy_hook_config,
         engines=(*(_engine(root, name) for name in ENGINES), below),
         config_error=config_error,
         daemon_silence=silence,
         daemon_remedy=remedy,
         daemon_version=found.daemon,
-        config_is_read=read == fingerprint if isinstance(read, str) and not config_error else None,
+        config_is_read=read == config.fingerprint if isinstance(read, str) and not config_error else None,
         drift=len(drift) if isinstance(drift, list) else None,
         unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
         draining=paths.drain.exists(),
@@ -327,5 +419,12 @@ def read(paths: Paths) -> Facts:
         without_libcuda=_without_libcuda(root, status),
         next_kernel=next_kernel,
         next_lacks=_lacking(root, next_kernel) if next_kernel else (),
-        past_us=_past_us(root, status, snapshot.containers if snapshot else ()),
+        past_us=_past_us(
+            root,
+            status,
+            snapshot.containers if snapshot else (),
+            config.container.nvidia_memory_limit == "slice",
+        ),
+        refused_starts=_refused_starts(paths),
+        own_limits=_own_limits(root, driver_text),
     )

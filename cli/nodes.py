@@ -21,6 +21,7 @@ from .columns import folded, printable, table
 from .terminal import width
 
 KUBECTL_S = 120
+IN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 WHYS_SHOWN = 3
 VIEWS = {
     "nodes": (fleet.NODES, fleet.node_rows),
@@ -71,8 +72,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> in
 @click.command("nodes", cls=Command)
 @click.option("--prometheus", "url", envvar="CGPU_PROMETHEUS", metavar="URL",
               help="The figures of a Prometheus that scrapes cgpud [CGPU_PROMETHEUS].")  # fmt: skip
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Bearer token for it.")
-@click.option("--ca-file", default="", metavar="FILE", help="Authorities of its certificate.")
+@click.option("--token-file", type=IN_FILE, metavar="FILE", help="Bearer token for it.")
+@click.option("--ca-file", type=IN_FILE, metavar="FILE", help="Authorities of its certificate.")
 @click.option("--match", default="", metavar='LABEL="VALUE",...', help="Only series with these labels.")
 @click.option("--kubernetes", is_flag=True,
               help="Pods that wait, by kubectl inspect cgpu; nodes too without --prometheus.")  # fmt: skip
@@ -91,7 +92,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> in
 def nodes(
     url: str | None,
     token_file: Path | None,
-    ca_file: str,
+    ca_file: Path | None,
     match: str,
     kubernetes: bool,
     context: str,

@@ -186,7 +186,7 @@ def text(view: View, width: int | None) -> str:
     """The text of cgpu-smi. @width None: nothing is shortened."""
     lines = [*folded(title(view), width), *(folded(DRAINING, width) if view.draining else []), ""]
     lines += gpu_lines(view, width)
-    for line in [*(f"GPU {index}: NVML: {printable(one.lost)}" for index, one in _lost(view)), *drift_lines(view)]:
+    for line in [*(f"GPU {index}: NVML: {lost_text(one)}" for index, one in _lost(view)), *drift_lines(view)]:
         lines += folded(line, width, "  ", "    ")
     if any(view.instances(gpu) for gpu in view.snapshot.gpus):
         lines += ["", *slot_lines(view, width)]
@@ -200,6 +200,15 @@ def text(view: View, width: int | None) -> str:
 def _lost(view: View) -> list[tuple[int, Sensors]]:
     there = {gpu.index for gpu in view.snapshot.gpus}
     return [(index, one) for index, one in sorted(view.sensors.items()) if one.lost and index in there]
+
+
+def lost_text(own: Sensors) -> str:
+    """Why NVML does not answer, and the age of the values that are shown all the same."""
+    why = printable(own.lost)
+    if not own.age_s:
+        return why
+    shown = (own.utilization_pct, own.temperature_c, own.power_mw)
+    return f"{why}; {'its last values are' if shown == (None,) * 3 else 'these values are'} {own.age_s} s old"
 
 
 def list_text(view: View) -> str:
@@ -250,6 +259,7 @@ def nvml_json(own: Sensors) -> dict[str, Any]:
         "sm_active_pct": own.sm_active_pct,
         "dram_active_pct": own.dram_active_pct,
         "lost": own.lost or None,
+        "age_s": own.age_s,
     }
 
 

@@ -33,7 +33,7 @@ class Prometheus:
 
     url: str
     token: str = ""
-    ca: str = ""
+    ca: Path | None = None
 
     def query(self, text: str) -> list[Sample]:
         """The series of an instant query. Raises CgpuError with the address and what went wrong there."""
@@ -53,29 +53,32 @@ class Prometheus:
                 raise self._error(f"{name} is {value}, which cgpud never exports", "--match takes a part of the series")
         return out
 
+    def _no_address(self, why: str = "") -> CgpuError:
+        text = f"--prometheus: {printable(self.url)!r} is no address of HTTP{f': {printable(why)}' if why else ''}"
+        return CgpuError(Exit.USAGE, "usage", text, "http://prometheus.example:9090")
+
     def _error(self, why: str, hint: str = "") -> CgpuError:
         return CgpuError(Exit.REFUSED, printable(self.url), printable(why), hint)
 
     def _get(self, text: str) -> Any:
         address = f"{self.url.rstrip('/')}/api/v1/query"
         if not self.url.startswith(("http://", "https://")):
-            text = f"--prometheus: {printable(self.url)!r} is no address of HTTP"
-            raise CgpuError(Exit.USAGE, "usage", text, "http://prometheus.example:9090")
+            raise self._no_address()
         try:
             _origin(self.url)  # a port above 65535 would be taken modulo 65536, for another server
         except ValueError as error:
-            raise self._error(f"is no address: {error}", "http://prometheus.example:9090") from None
+            raise self._no_address(str(error)) from None
         try:
             request = urllib.request.Request(address, urllib.parse.urlencode({"query": text}).encode())
         except ValueError as error:
-            raise self._error(f"is no address: {error}") from None
+            raise self._no_address(str(error)) from None
         request.add_header("User-Agent", "cgpu")
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
-            tls = ssl.create_default_context(cafile=self.ca or None)
+            tls = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise CgpuError(Exit.REFUSED, self.ca, error.strerror or str(error)) from None
+            raise _bad_file("--ca-file", self.ca, error.strerror or str(error)) from None
         try:
             opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls), _SameOrigin(self._error))
             with opener.open(request, timeout=TIMEOUT_S) as answer:
@@ -84,10 +87,12 @@ class Prometheus:
             raise self._error(f"HTTP status {error.code}: {_said(error)}", _hint(error.code)) from None
         except urllib.error.URLError as error:
             raise self._error(f"does not answer: {_reason(error.reason)}") from None
-        except (OSError, http.client.HTTPException) as error:  # while it is read, and what is no address
+        except http.client.InvalidURL as error:
+            raise self._no_address(str(error)) from None
+        except (OSError, http.client.HTTPException) as error:  # while it is read
             raise self._error(f"does not answer: {_reason(error)}") from None
         except ValueError:  # its text may have a header's value, and so the token
-            raise self._error("is no address of HTTP", "http://prometheus.example:9090") from None
+            raise self._no_address() from None
         if len(body) > ANSWER_MAX:
             raise self._error(f"its answer is larger than {ANSWER_MAX >> 20} MiB", "--match takes a part of the nodes")
         try:
@@ -147,16 +152,20 @@ def _hint(status: int) -> str:
     )
 
 
+def _bad_file(option: str, path: Path | None, why: str) -> CgpuError:
+    return CgpuError(Exit.USAGE, "usage", f"{option}: {path}: {why}")
+
+
 def bearer(path: Path) -> str:
     """The token in a file. Raises CgpuError without any of what the file has: it may be a key, by mistake."""
     try:
         with path.open("rb") as file:
             token = file.read(TOKEN_MAX + 1).strip()
     except OSError as error:
-        raise CgpuError(Exit.REFUSED, str(path), error.strerror or str(error)) from None
+        raise _bad_file("--token-file", path, error.strerror or str(error)) from None
     if not token or len(token) > TOKEN_MAX or not all(0x21 <= byte <= 0x7E for byte in token):
         why = f"has no token: that is one line of printable ASCII without blanks, at most {TOKEN_MAX >> 10} KiB"
-        raise CgpuError(Exit.REFUSED, str(path), why)
+        raise _bad_file("--token-file", path, why)
     return token.decode("ascii")
 
 

@@ -97,6 +97,10 @@ CONTAINER_FIELDS: Mapping[str, Field] = {
     "processes": Field("processes with memory", lambda view, gpu, slot: len(slot.pids)),
     "refused.allocations": Field("over the limit", lambda view, gpu, slot: slot.stat.get("refused_allocs", 0)),
     "refused.calls": Field("by the call table", lambda view, gpu, slot: slot.stat.get("refused_calls", 0)),
+    "sessions.nvdec": Field("decoders' objects", lambda view, gpu, slot: slot.stat.get("nvdec", 0)),
+    "sessions.nvenc": Field("encoders' objects", lambda view, gpu, slot: slot.stat.get("nvenc", 0)),
+    "sessions.nvjpg": Field("JPEG decoders' objects", lambda view, gpu, slot: slot.stat.get("nvjpg", 0)),
+    "sessions.ofa": Field("optical flow accelerators' objects", lambda view, gpu, slot: slot.stat.get("ofa", 0)),
 }  # fmt: skip
 
 
@@ -116,6 +120,8 @@ def parse_format(text: str) -> Format:
 
 
 def parse_fields(text: str, known: Mapping[str, Field], option: str) -> list[str]:
+    if not text.strip():
+        raise CgpuError(Exit.USAGE, "usage", f"{option}: no field is named", f"--help-{option[2:]}")
     names = [word.strip() for word in text.split(",")]
     for name in names:
         if name not in known:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import MIB, Gpu, Slot, Snapshot, slot_state
+from cgpu_common.tree import MIB, VIDEO_ENGINES, Gpu, Slot, Snapshot, slot_state
 
 from .columns import Column, table
-from .names import shown_ids
+from .names import by_name, shown_ids
 
 PIDS_SHOWN = 4
 NO_PIDS = "none"  # "-" is what is not known
@@ -69,7 +69,7 @@ def ps_text(snapshot: Snapshot, whole_ids: bool = False, width: int | None = Non
             pids_text(slot.pids),
         )
         for gpu in snapshot.gpus
-        for slot in sorted(gpu.slots, key=lambda one: (one.name or "~", one.id))
+        for slot in sorted(gpu.slots, key=lambda one: (by_name(one.name), one.id))
     ]
     return "\n".join(table(PS_HEAD, rows, width))
 
@@ -99,6 +99,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "opened": slot.opened,
         "pids": [{"pid": pid, "bytes": size} for pid, size in slot.pids],
         **{name: slot.stat.get(name, 0) for name in counters},
+        "sessions": {name: slot.stat.get(name, 0) for name in VIDEO_ENGINES},
     }
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 CHILD_S = 3.0
 NUMBERS = (
     *("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw"),
-    "memory_utilization_pct",
+    *("memory_utilization_pct", "age_s"),
 )
 PERCENTAGES = ("sm_active_pct", "dram_active_pct")
 TEXTS = ("uuid", "pci", "name", "lost")

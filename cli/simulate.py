@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from cgpu_common import policies
-from cgpu_common.app import Command, FloatRange, OutFile
+from cgpu_common.app import Command, FloatRange, OutFile, check_out
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.files import check_target, write_file
+from cgpu_common.files import write_file
 from cgpu_common.output import out
 from cgpu_common.placement import POLICIES
 
@@ -236,7 +236,7 @@ def svg_target(path: Path, number: int) -> Path:
 def check_outputs(svg: Path | None, count: int, perfetto: Path | None) -> None:
     """Check before the run, which may take long, that the files can be written, and are different ones.
 
-    @count: of pictures. Raises CgpuError (usage), OSError.
+    @count: of pictures. Raises CgpuError (usage), and OSError as check_out().
     """
     targets = [svg_target(svg, number) for number in range(count)] if svg else []
     targets += [perfetto] if perfetto else []
@@ -244,7 +244,7 @@ def check_outputs(svg: Path | None, count: int, perfetto: Path | None) -> None:
     for place, target in zip(places, targets, strict=True):
         if places.count(place) > 1:
             raise CgpuError(Exit.USAGE, "usage", f"{target} is named for two outputs", "each needs a file of its own")
-        check_target(target)
+        check_out(target)
 
 
 def write_all(files: Sequence[tuple[Path, str]]) -> list[Path]:

@@ -47,9 +47,13 @@ class _Writer:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._form = query.parse_format(wanted.format)
-        self._gpu_fields = wanted.query_gpu and query.parse_fields(wanted.query_gpu, query.GPU_FIELDS, "--query-gpu")
-        self._fields = wanted.query_container and query.parse_fields(
-            wanted.query_container, query.CONTAINER_FIELDS, "--query-container"
+        self._gpu_fields = (
+            None if wanted.query_gpu is None else query.parse_fields(wanted.query_gpu, query.GPU_FIELDS, "--query-gpu")
+        )
+        self._fields = (
+            None
+            if wanted.query_container is None
+            else query.parse_fields(wanted.query_container, query.CONTAINER_FIELDS, "--query-container")
         )
 
     def text(self, view: View, is_first: bool) -> str:

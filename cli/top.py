@@ -18,7 +18,7 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import Paths
 
 from . import collect, status
-from .topview import BLOCKS, State, Trail, frame, press
+from .topview import BLOCKS, State, Trail, frame, keys_of, press
 from .view import SORTS, View, chosen
 
 
@@ -37,14 +37,13 @@ def _keys(fd: int) -> Iterator[None]:
 
 
 def read_keys(fd: int, seconds: float) -> str:
-    """The keys of the next seconds, as soon as there are any. A sequence of a function key is no key."""
+    """The keys of the next seconds, as soon as there are any."""
     if not select.select([fd], [], [], max(0.0, seconds))[0]:
         return ""
     data = os.read(fd, 1024)
     if not data:
         return "q"  # the terminal is gone
-    text = data.decode(errors="replace")
-    return "" if text.startswith("\x1b") and len(text) > 1 else text
+    return keys_of(data.decode(errors="replace"))
 
 
 def _can_draw() -> bool:
@@ -85,7 +84,9 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
         due = time.monotonic() + delay
         while not state.quit and (count is None or frames < count):
             for key in read_keys(fd, due - time.monotonic()):
-                state = press(state, key, [gpu.index for gpu in view.snapshot.gpus])
+                gpus = view.snapshot.gpus
+                lines = 4 * sum(1 + len(slot.pids) for gpu in gpus for slot in gpu.slots)
+                state = press(state, key, [gpu.index for gpu in gpus], lines)
             if time.monotonic() >= due:
                 due = time.monotonic() + delay
                 frames += 1
@@ -103,7 +104,8 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
 def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
     """Show GPUs and containers on a live screen, with a sparkline of each one's share.
 
-    Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, o pods, t history, space pause.
+    Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, o pods, t history, j and k or
+    the arrows for what does not fit, space pause.
     Without a terminal it prints what cgpu-smi --loop prints, N times. cgpu top is the same without the options of
     cgpu-smi.
     """

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cgpu_common.tree import Slot, slot_state
 
 from .columns import Column, cut, folded, printable, table
-from .names import label
 from .overview import GPU_COLUMNS, drift_lines, duration, gpu_row, or_dash, process_lines, title
 from .render import ids_of, mib, percent
 from .view import SORTS, View
@@ -18,6 +17,8 @@ from .view import SORTS, View
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 KEPT = 120  # figures of a sparkline
 SPARK = 20
+SCALES = (5, 10, 25, 50, 100)
+GOT_HEAD = "GOT, LAST READINGS"  # with the percentage of a whole block
 FILTER_MOST = 64
 HELP = "? help  q quit  s sort  / find  g GPU  p procs  o pods  t history"
 KEYS = (
@@ -29,11 +30,13 @@ KEYS = (
     ("p", "processes, with their part of the multiprocessors (SM) and of memory accesses (MEM), on and off"),
     ("o", "a row for each pod, its containers added up, on and off"),
     ("t", "history: the last 120 readings of each GPU and container, on and off"),
+    ("j, k", "ten lines down and up where they do not fit, as page down and page up; the arrows: one line"),
     ("space", "pause, on and off"),
 )
 COLUMNS = (
     ("ALLOWED", "ceiling while all that have the GPU open have work; -: none"),
     ("GOT, 10s", "part of the last second and of ten in which it could run; -: not measured"),
+    ("GOT, UP TO", "the last readings; a whole block is that percentage"),
     ("P99", "99 of 100 waits for a turn were shorter"),
     ("REFUSED", "allocations over the limit"),
 )
@@ -55,6 +58,7 @@ class State:
     paused: bool = False
     typing: str | None = None
     help: bool = False
+    first: int = 0  # line of what is below the GPUs
     quit: bool = False
 
 
@@ -73,10 +77,31 @@ def _typed(state: State, key: str) -> State:
     return replace(state, typing=text + key) if key.isprintable() and len(text) < FILTER_MOST else state
 
 
-def press(state: State, key: str, gpus: Sequence[int]) -> State:
-    """The state after one key. A key without a meaning changes nothing."""
+#: What a key scrolls by.
+SCROLL = {"j": 10, "k": -10, "↓": 1, "↑": -1}
+#: Sequences of a terminal, and the keys that they are here; any other is no key.
+SEQUENCES = {"\x1b[B": "↓", "\x1b[A": "↑", "\x1bOB": "↓", "\x1bOA": "↑", "\x1b[6~": "j", "\x1b[5~": "k"}
+
+
+def keys_of(text: str) -> str:
+    """The keys in what a terminal sent."""
+    if text.startswith("\x1b") and len(text) > 1:
+        return SEQUENCES.get(text, "")
+    return text
+
+
+def press(state: State, key: str, gpus: Sequence[int], lines: int = 0) -> State:
+    """The state after one key. A key without a meaning changes nothing. @lines: the most below the GPUs."""
     if state.typing is not None:
         return _typed(state, key)
+    if key in SCROLL and not state.help:
+        return replace(state, first=max(0, min(state.first + SCROLL[key], lines)))
+    found = _chosen(state, key, gpus)
+    kept = ("sort", "filter", "gpu", "processes", "pods", "history")
+    return found if all(getattr(found, name) == getattr(state, name) for name in kept) else replace(found, first=0)
+
+
+def _chosen(state: State, key: str, gpus: Sequence[int]) -> State:
     if state.help and key not in ("q", "Q", "\x03", "\x04"):
         return replace(state, help=False)
     match key:
@@ -123,12 +148,18 @@ class Trail:
         return self._series
 
 
-def spark(values: Sequence[float], width: int, plain: bool = False) -> str:
-    """The last `width` percentages, the newest at the right."""
+def spark(values: Sequence[float], width: int, plain: bool = False, most: int = 100) -> str:
+    """The last `width` percentages, the newest at the right. @most: that of a whole block."""
     marks = PLAIN if plain else BLOCKS
     shown = list(values)[-width:]
-    text = "".join(marks[min(8, max(0 if value <= 0 else 1, round(8 * min(value, 100) / 100)))] for value in shown)
+    text = "".join(marks[min(8, max(0 if value <= 0 else 1, round(8 * min(value, most) / most)))] for value in shown)
     return text.rjust(width)
+
+
+def scale(trails: Iterable[Sequence[float]], width: int) -> int:
+    """The percentage of a whole block for these sparklines together: 25 containers have 4 % each."""
+    largest = max((value for one in trails for value in list(one)[-width:]), default=100.0)
+    return next((one for one in SCALES if largest <= one), SCALES[-1])
 
 
 def visible(view: View, state: State) -> View:
@@ -164,7 +195,7 @@ SLOTS = (
     Column("GOT", right=True),
     Column("10s", right=True),
     Column("P99", right=True, drop=3),
-    Column("GOT, LAST READINGS", drop=5),
+    Column(GOT_HEAD, drop=5),
     Column("MEMORY MiB", right=True),
     Column("REFUSED", right=True, drop=1),
     Column("STATE"),
@@ -187,7 +218,7 @@ PODS = (
     Column("WEIGHT", right=True),
     Column("GOT", right=True),
     Column("10s", right=True),
-    Column("GOT, LAST READINGS", drop=3),
+    Column(GOT_HEAD, drop=3),
     Column("MEMORY MiB", right=True),
     Column("REFUSED", right=True, drop=1),
 )
@@ -199,15 +230,26 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _pod_lines(view: View, series: Series, width: int, plain: bool) -> list[str]:
+def _scaled(columns: Sequence[Column], most: int) -> list[Column]:
+    return [replace(one, head=f"GOT, UP TO {most}%") if one.head == GOT_HEAD else one for one in columns]
+
+
+def _scrolled(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> tuple[list[str], int]:
+    """The lines of a table, and how many of them are its head: none where each row takes several lines."""
+    lines = table(columns, rows, width)
+    return lines, int(len(lines) == len(rows) + 1)
+
+
+def _pod_lines(view: View, series: Series, width: int, plain: bool) -> tuple[list[str], int]:
     """A row for each pod and GPU; a container of no pod is a row of its own, by its name. In the order of the largest
     share."""
-    rows: list[tuple[int, float, list[str]]] = []
+    rows: list[tuple[int, float, list[str], list[float]]] = []
+    place = next(number for number, one in enumerate(PODS) if one.head == GOT_HEAD)
     for gpu in view.snapshot.gpus:
         groups: dict[str, list[Slot]] = {}
         for slot in gpu.slots:
             names = view.names_of(slot)
-            pod = f"{names.namespace}/{names.pod}" if names.pod else view.title(slot) or label(slot.id)
+            pod = f"{names.namespace}/{names.pod}" if names.pod else view.title(slot) or view.labels[slot.id]
             groups.setdefault(pod, []).append(slot)
         for pod, slots in groups.items():
             got = _sum([view.rates_of(slot).got_pct for slot in slots])
@@ -221,26 +263,33 @@ def _pod_lines(view: View, series: Series, width: int, plain: bool) -> list[str]
                 str(sum(slot.weight for slot in slots)),
                 percent(got),
                 percent(_sum([view.rates_of(slot).got_10s_pct for slot in slots])),
-                spark(trail, SPARK, plain),
+                "",
                 f"{mib(sum(slot.used for slot in slots))}/{mib(sum(slot.memsize for slot in slots))}",
                 str(sum(slot.stat.get("refused_allocs", 0) for slot in slots)),
             ]
-            rows.append((gpu.index, -(got or 0.0), cells))
-    return table(PODS, [cells for *_, cells in sorted(rows, key=lambda row: row[:2])], width)
+            rows.append((gpu.index, -(got or 0.0), cells, trail))
+    most = scale((trail for *_, trail in rows), SPARK)
+    for *_, cells, trail in rows:
+        cells[place] = spark(trail, SPARK, plain, most)
+    return _scrolled(_scaled(PODS, most), [cells for *_, cells, _ in sorted(rows, key=lambda row: row[:2])], width)
 
 
-def _history_lines(view: View, series: Series, width: int, plain: bool) -> list[str]:
+def _history_lines(view: View, series: Series, width: int, plain: bool) -> tuple[list[str], int]:
     """Utilisation of each GPU and the share of each container, newest at the right, with the latest figure."""
-    named: list[tuple[str, str, Sequence[float]]] = []
+    named: list[tuple[str, str, Sequence[float], int]] = []
+    room = min(KEPT, max(SPARK, width - 28 - 8))
+    there = {(gpu.index, slot.id) for gpu in view.snapshot.gpus for slot in gpu.slots}
+    most = scale((series.get(key, ()) for key in there), room)
     for gpu in view.snapshot.gpus:
         now = or_dash(view.sensors_of(gpu).utilization_pct, "%")
-        named.append((f"GPU {gpu.index}", now, series.get(gpu.index, ())))
+        named.append((f"GPU {gpu.index}", now, series.get(gpu.index, ()), 100))
         for slot in gpu.slots:
             shown = percent(view.rates_of(slot).got_pct)
-            named.append((f"  {view.title(slot) or label(slot.id)}", shown, series.get((gpu.index, slot.id), ())))
-    room = min(KEPT, max(SPARK, width - 28 - 8))
-    columns = (Column("", least=8), Column("NOW", right=True), Column(f"LAST {room} READINGS"))
-    return table(columns, [[name, now, spark(values, room, plain)] for name, now, values in named], width)
+            name = view.title(slot) or view.labels[slot.id]
+            named.append((f"  {name}", shown, series.get((gpu.index, slot.id), ()), most))
+    head = f"LAST {room} READINGS; CONTAINERS UP TO {most}%"[:room]
+    columns = (Column("", least=8), Column("NOW", right=True), Column(head))
+    return _scrolled(columns, [[name, now, spark(values, room, plain, top)] for name, now, values, top in named], width)
 
 
 def frame(view: View, series: Series, state: State, width: int, height: int, plain: bool = False) -> list[str]:
@@ -257,20 +306,24 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
     ]
     lines += [cut("  " + line, width) for line in drift_lines(shown)]
     if state.history:
-        return _screen(state, [*lines, "", *_history_lines(shown, series, width, plain)], width, height)
+        return _screen(state, lines, *_history_lines(shown, series, width, plain), width, height)
     if state.pods:
-        return _screen(state, [*lines, "", *_pod_lines(shown, series, width, plain)], width, height)
+        return _screen(state, lines, *_pod_lines(shown, series, width, plain), width, height)
+    trails = {
+        (gpu.index, slot.id): series.get((gpu.index, slot.id), ()) for gpu in shown.snapshot.gpus for slot in gpu.slots
+    }
+    most = scale(trails.values(), SPARK)
     slots = [
         [
             str(gpu.index),
             ids[slot.id],
-            shown.title(slot) or label(slot.id),
+            shown.title(slot) or shown.labels[slot.id],
             f"{slot.weight}{'hp' if slot.highprio else ''}",
             percent(shown.allowed_pct(slot)),
             percent(shown.rates_of(slot).got_pct),
             percent(shown.rates_of(slot).got_10s_pct),
             duration(shown.rates_of(slot).wait_p99_us),
-            spark(series.get((gpu.index, slot.id), ()), SPARK, plain),
+            spark(trails[gpu.index, slot.id], SPARK, plain, most),
             f"{mib(slot.used)}/{mib(slot.memsize)}",
             str(slot.stat.get("refused_allocs", 0)),
             slot_state(gpu, slot),
@@ -278,17 +331,28 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
         for gpu in shown.snapshot.gpus
         for slot in gpu.slots
     ]
-    lines += ["", *table(SLOTS, slots, width)]
+    body, heads = _scrolled(_scaled(SLOTS, most), slots, width)
     if state.processes and (found := process_lines(shown, width)):
-        lines += ["", *found]
-    return _screen(state, lines, width, height)
+        body += ["", *found]
+    return _screen(state, lines, body, heads, width, height)
 
 
-def _screen(state: State, lines: list[str], width: int, height: int) -> list[str]:
-    """So many lines, the last one with the state and the keys."""
+LEAST_BODY = 4  # a screen with less room below the GPUs scrolls all of it
+
+
+def _screen(state: State, head: list[str], body: list[str], heads: int, width: int, height: int) -> list[str]:
+    """So many lines, the last one with the state and the keys. What does not fit of @body is scrolled below @head and
+    its own first lines, @heads."""
     room = max(1, height - 1)
-    if len(lines) > room:
-        lines = [*lines[: room - 1], f"  {or_dash(len(lines) - room + 1)} more lines"]
+    top, body = [*head, "", *body[:heads]], body[heads:]
+    if room - len(top) < LEAST_BODY:
+        top, body = [], [*top, *body]
+    space = room - len(top)
+    if len(body) > space:
+        first = min(state.first, len(body) - space + 1)
+        shown = body[first : first + space - 1]
+        body = [*shown, cut(f"  lines {first + 1} to {first + len(shown)} of {len(body)} (j, k)", width)]
+    lines = [*top, *body]
     return [*lines, *[""] * (room - len(lines)), cut(_status(state), width)][-height:]
 
 

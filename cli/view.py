@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu, Names, Sensors, Slot, Snapshot
 
 from .columns import printable
-from .names import GpuNames, Named, choose, choose_gpu
+from .names import GpuNames, Named, by_name, choose, choose_gpu, labels
 from .rates import Key, Rates
 
 Drift = Sequence[Mapping[str, Any]]
 
 SORTS: dict[str, Callable[[View, Slot], Any]] = {
-    "name": lambda view, slot: (view.title(slot) or "~", slot.id),
+    "name": lambda view, slot: (by_name(view.title(slot)), slot.id),
     "share": lambda view, slot: -(view.rates_of(slot).got_pct or 0.0),
     "memory": lambda view, slot: -slot.used,
     "weight": lambda view, slot: -slot.weight,
@@ -69,6 +70,11 @@ class View:
         """namespace/pod/name, those that are known; "": none is."""
         names = self.names_of(slot)
         return printable("/".join(filter(None, (names.namespace, names.pod, names.name))))
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """What a container without such names is called, by id. No two containers on the node have the same word."""
+        return labels([slot for gpu in (self.whole or self.snapshot).gpus for slot in gpu.slots])
 
     def total_bytes(self, gpu: Gpu) -> int:
         """Of the card: the module's figure, which it has from the first container on, else NVML's; 0: not known."""

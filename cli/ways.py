@@ -24,6 +24,9 @@ RPM = "`make rpm SYSTEM_PYTHON=/usr/bin/python3.11`, then `dnf install ./build/r
 INSTALL = "`make install PREFIX=/usr` ([install.md](install.md) §4)"
 NEVER, SIMULATED = "by source only", "on a simulated card"
 MANAGED = "managed nodes whose image loads no module of yours (GKE's COS, Bottlerocket)"
+PROVIDERS = "managed nodes with the provider's Ubuntu or EL (GKE, AKS)"
+INSTALLER = "the node installer ([kubernetes-node.md](kubernetes-node.md#the-node-installer))"
+UBUNTUS = "5.15 and 6.8 built; the others by source only"
 CARDS = ("T4", "A10", "A100", "L4", "L40", "H100", "H200")
 
 
@@ -38,17 +41,18 @@ class Way:
 
 def _kernels() -> Iterator[Way]:
     least = ".".join(map(str, KERNEL_LEAST))
-    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, DEB, "6.1 and 6.12; 5.10 and 7.2 once")
-    yield Way("kernel", f"{least} or later, x86-64; Ubuntu", ALL, INSTALL, NEVER)
+    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, DEB, "6.1 and 6.12; 5.10, 7.2 and 7.3 once")
+    yield Way("kernel", f"{least} or later, x86-64; Ubuntu", ALL, INSTALL, UBUNTUS)
     yield Way("kernel", f"{least} or later, x86-64; EL 9 and its kin", ALL, f"{RPM}, or {INSTALL}", NEVER)
     yield Way(
         "kernel", "Secure Boot", ALL, "enrol DKMS's key first ([install.md](install.md) §3)", "lockdown set by hand"
     )
     yield Way("kernel", f"before {least}; arm64", NONE, "–")
     yield Way("kernel", MANAGED, NONE, "–")
+    yield Way("kernel", PROVIDERS, ALL, INSTALLER, "the installer, on no provider's node")
 
 
-DRIVERS_TRIED = f"550 (535, 555: `make test-all`) {SIMULATED}; the others {NEVER}"
+DRIVERS_TRIED = f"{SIMULATED}: user space of 550 (535, 555: `make test-all`), kernel modules of 550; the others {NEVER}"
 
 
 def _drivers() -> Iterator[Way]:
@@ -69,6 +73,7 @@ def _cards() -> Iterator[Way]:
         f"T4, simulated; the others {NEVER}",
     )
     yield Way("card", "in MIG mode, or an exclusive compute mode", NONE, "`nvidia-smi -i N -mig 0`, `-c DEFAULT`")
+    yield Way("card", "with Confidential Computing on", NONE, "set its CC mode to off with NVIDIA's gpu-admin-tools")
     yield Way("card", "Volta or earlier", NONE, "–")
 
 
@@ -145,6 +150,8 @@ class Site:
     minor: int = 0
     use: str = ""
     loads_modules: bool = True
+    #: The image and its boot are the provider's: nothing is typed on the node.
+    by_installer: bool = False
 
 
 _OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
@@ -152,7 +159,7 @@ SITES = (
     Site(
         "H100, driver 580 (open modules), Ubuntu 22.04, containerd 2, Kubernetes 1.33: inference beside training",
         "inference-beside-training-on-kubernetes-133",
-        "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", NEVER, 33,
+        "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", f"the kernel built; the rest {NEVER}", 33,
         'the service\'s pod has the annotation `cgpu.io/priority: high`, its GPU `policy = "preemptive"`',
     ),
     Site(
@@ -168,6 +175,11 @@ SITES = (
     Site(
         "any card on managed nodes, as GKE's with COS", "managed-nodes",
         "6.6.0", f"{_OPEN}  550.90.07", "", "containerd", "–", 30, loads_modules=False,
+    ),
+    Site(
+        "any card on managed nodes with the provider's Ubuntu (GKE, AKS)", "the-providers-own-image",
+        "6.8.0-1020-gke", f"{_OPEN}  580.178.04", "", "containerd", f"the installer; GKE and AKS {NEVER}", 33,
+        use=f"{INSTALLER}: needs the open modules", by_installer=True,
     ),
 )  # fmt: skip
 
@@ -190,6 +202,8 @@ def _do(site: Site) -> str:
     _, change = holds(site)
     if change:
         return change
+    if site.by_installer:
+        return f"{site.use}; all lines: the link"
     steps = [site.install, f"{_set_up(TOOLKIT)}, without NVIDIA's toolkit {_set_up(site.engine)}"]
     if site.minor:
         steps += [
@@ -202,7 +216,9 @@ def sites_markdown(page: str) -> str:
     """@page: the path of start.md from the page that has the table; "": that page itself."""
     rows = []
     for one in SITES:
-        do = _do(one).replace("(install.md)", f"({_beside(page)}install.md)")
+        do = _do(one)
+        for beside in ("install.md", "kubernetes-node.md"):
+            do = do.replace(f"({beside}", f"({_beside(page)}{beside}")
         rows.append((f"[{one.have}]({page}#{one.section})", holds(one)[0], one.tried, do))
     return _table(("what you have", "what holds", "tried", "what to type, in short"), rows)
 

@@ -29,9 +29,15 @@ def there(paths: Paths) -> list[GpuNames]:
 class GpuWord(click.IntRange):
     """A parameter whose value is the number of a GPU. A number is not looked up: the command does it."""
 
+    def _describe_range(self) -> str:
+        """Nothing: click's help has the range of a number, and a UUID or an address is no number."""
+        return ""
+
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int) or (value.isascii() and value.lstrip("-").isdecimal()):
             return int(super().convert(int(value), param, ctx))
+        if "," in value:
+            self.fail(f"{value!r} is more than one GPU: give the option again for each", param, ctx)
         if value.startswith("-") or ctx is None:
             self.fail(f"{value!r} is no GPU: a number, a UUID or its beginning, or a PCI address", param, ctx)
         paths = ctx.find_object(Paths)

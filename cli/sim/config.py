@@ -79,6 +79,7 @@ CONTAINER = {
     "requests_per_s": Range(0, 100_000, whole=False, least=1e-4),
     "think_ms": Range(0, 3_600_000, whole=False),
     "think_spread_ms": Range(0, 3_600_000, whole=False),
+    "cpu_ms": Range(0, 3_600_000, whole=False),
     "gpu": Range(0, 15),
 }
 REQUESTS = {"request_us", "requests_file"}
@@ -121,6 +122,8 @@ def pairs(text: str, what: str) -> dict[str, str]:
         name, value = name.strip(), value.strip()
         if not equals or not name or not value:
             raise wrong(f"{what} {text!r}: {word!r} is not name=value")
+        if "=" in value:
+            raise wrong(f"{what} {text!r}: {value!r} is no value of {name}", "a comma separates the pairs")
         if name in found:
             raise wrong(f"{what} {text!r}: {name} is repeated")
         found[name] = value
@@ -144,6 +147,8 @@ def read_containers(values: Mapping[str, object], number: int) -> list[Container
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
         raise wrong(f"{name!r} is no name for a container")
     one = Container(name, **numbers(values, CONTAINER), **read_requests(values, f"container {name}"))
+    if one.cpu_ms and "think_ms" not in values:
+        raise wrong(f"container {name}: cpu_ms needs think_ms")
     if one.off_ms and not one.on_ms:
         raise wrong(f"container {name}: off_ms needs on_ms")
     if one.stop_ms is not None and one.stop_ms <= one.start_ms:

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The simulated engine's inside, shared by its files. */
 #ifndef CGPU_SIM_ENGINE_H
 #define CGPU_SIM_ENGINE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Histograms and time lines of the simulated engine. */
 #ifndef CGPU_SIM_FIGURES_H
 #define CGPU_SIM_FIGURES_H

@@ -86,6 +86,7 @@ class Gpu:
         arrays = [new("u64[]", found.kernel_ns), new("u64[]", found.arrival_ns)]
         arrays += [new("u32[]", found.first), new("u32[]", found.count)]
         requests.kernel_ns, requests.arrival_ns, requests.first, requests.count = arrays
+        requests.cpu_ns = round(one.cpu_ms * MS)
         requests.think_ns, requests.think_spread_ns = round(one.think_ms * MS), round(one.think_spread_ms * MS)
         requests.seed, requests.arrivals = found.seed, len(found.arrival_ns)
         self._kept += [requests, *arrays]
@@ -109,6 +110,10 @@ class Gpu:
     def has_work(self, number: int) -> bool:
         """Has it a kernel queued or running, frozen or not?"""
         return bool(self.lib.cgpu_sim_busy(self.sim, number))
+
+    def on_engine(self) -> int | None:
+        number = int(self.lib.cgpu_sim_on_engine(self.sim))
+        return None if number == NOBODY else number
 
     def advance(self, to_ns: int) -> None:
         self.lib.cgpu_sim_advance(self.sim, to_ns)

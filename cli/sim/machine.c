@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Making a simulated engine and its clients, and reading their figures. */
 #include "engine.h"
 
@@ -43,6 +43,11 @@ void cgpu_sim_free(struct cgpu_sim *s)
 u64 cgpu_sim_now(const struct cgpu_sim *s)
 {
 	return s->now_ns;
+}
+
+u32 cgpu_sim_on_engine(const struct cgpu_sim *s)
+{
+	return s->cur == CGPU_SIM_NOBODY ? CGPU_SIM_NOBODY : s->tsg[s->cur].client;
 }
 
 static bool add_tsg(struct cgpu_sim *s, u32 client, u32 process)

@@ -109,7 +109,8 @@ class Arrival:
 class Container:
     """A container on one GPU, with the load of each of its processes.
 
-    With request_us or a trace its kernels come in requests: at a rate, from the trace, or think_ms after an end.
+    With request_us or a trace its kernels come in requests: at a rate, from the trace, or think_ms after an end, and
+    then no sooner than cpu_ms after the last one: a CPU that launches a step while the GPU works on it.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Container:
     requests_per_s: float = 0.0
     think_ms: float = 0.0
     think_spread_ms: float = 0.0
+    cpu_ms: float = 0.0
     trace: tuple[Arrival, ...] = ()
     churn_ms: float = 0.0
 

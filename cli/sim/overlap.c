@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Kernels of several clients at once, in one context: no timeslices and no switches. */
 #include "engine.h"
 

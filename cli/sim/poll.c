@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The scheduler thread asleep, with the readings of the run state between: hundred thousands of
  * them in ten seconds, too many for Python.
  */

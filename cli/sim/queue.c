@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The load of the simulated clients: when they submit, how long their kernels are. */
 #include "engine.h"
 

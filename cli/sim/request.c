@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Clients whose kernels come in requests: when a request's kernels are launched, when it ends. */
 #include "engine.h"
 
@@ -116,10 +116,14 @@ void cgpu_sim_request_kernel_done(struct cgpu_sim *s, struct tsg *tsg)
 		return;
 	note(s, tsg->client, tsg->request_ns, false);
 	tsg->request += s->state[tsg->client].load.processes;
-	if (!r->arrivals)
-		tsg->request_ns = s->now_ns + cgpu_sim_around(&tsg->rng, r->think_ns,
-							      r->think_spread_ns);
-	else if (tsg->request < r->arrivals)
+	if (!r->arrivals) {
+		u64 after_ns = s->now_ns + cgpu_sim_around(&tsg->rng, r->think_ns,
+							   r->think_spread_ns);
+
+		tsg->request_ns += r->cpu_ns;
+		if (tsg->request_ns < after_ns)
+			tsg->request_ns = after_ns;
+	} else if (tsg->request < r->arrivals)
 		tsg->request_ns = r->arrival_ns[tsg->request];
 	next_request(s, tsg, (tsg->head + 1) % load->depth, s->now_ns);
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The compute engine of a simulated GPU on a timeline of whole nanoseconds:
  * one runlist, TSGs round robin, each for its timeslice; the rules of
@@ -41,6 +41,7 @@ struct cgpu_sim_requests {
 	const u32 *count;	/* how many those are, at least one */
 	u64 think_ns;		/* closed loop: from an end to the next arrival */
 	u64 think_spread_ns;
+	u64 cpu_ns;		/* nor sooner than so long after the last arrival */
 	u64 seed;		/* of this client's own random numbers: the same alone and beside others */
 	u32 arrivals;		/* 0: closed loop */
 	u32 pad;
@@ -144,6 +145,9 @@ void cgpu_sim_commit(struct cgpu_sim *s);
  * channels show that, frozen or not. Clients that ended or have not opened yet have none.
  */
 bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
+
+/* The client on the engine, or CGPU_SIM_NOBODY. */
+u32 cgpu_sim_on_engine(const struct cgpu_sim *s);
 
 /* Read the clients that have channels in @t; true: the plan in force no longer fits. */
 bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t);

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 
-from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit, allowed
 
 from .gpu import Gpu
 from .model import MS, NEVER_NS, US, Change, Container, S, Setup
 from .run_state import RunState
+from .samples import Samples
 
 FREEZE, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
@@ -54,15 +55,24 @@ class Turns:
         if setup.source != "none":
             self.source = RunState(gpu, BEGAN_NS, WAKE_NS)
             self.source.use(self.slot)
+        # Where the run state is known they change nothing.
+        self.samples = None if self.source else Samples(gpu, self.t, BEGAN_NS, self.slot)
         self._events = self._make_events(changes)
 
     # Set-up.
 
-    def _check(self, err: int, what: str, allowed: str = "") -> None:
-        """@allowed: the range, for a value out of it."""
+    def _check(self, err: int, what: str, values: str = "") -> None:
+        """@values: the range, for a value out of it. CgpuError: of usage, unless the simulated driver is the reason."""
         if err:
-            hint = allowed if err == -errno.EINVAL else ""
-            raise CgpuError(Exit.REFUSED, what, _WHY.get(-err, errno.errorcode.get(-err, str(err))), hint)
+            why, hint = _WHY.get(-err, errno.errorcode.get(-err, str(err))), values if err == -errno.EINVAL else ""
+            if err == -errno.EOPNOTSUPP:
+                raise CgpuError(Exit.REFUSED, what, why, hint)
+            raise CgpuError(Exit.USAGE, "usage", f"{what}: {why}", hint)
+
+    def _set(self, node: str, value: int) -> None:
+        """A setting of the GPU."""
+        err = getattr(self.lib, f"cgpu_sched_set_{node}")(self.t, value, self._clock())
+        self._check(err, f"{node} {value}", allowed(node))
 
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
@@ -70,14 +80,14 @@ class Turns:
         lib.cgpu_sched_set_controls(t, (FREEZE | TIMESLICE) & ~_ineffective(setup.personality.control_ineffective), now)
         costs = lib.cgpu_sched_set_costs(t, setup.profile.ctxsw_us * US, setup.profile.timeslice_us, now)
         self._check(costs, f"the profile {setup.profile.key}")
-        self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
+        self._set("prio_ratio", setup.prio_ratio)
         slice_us = setup.slice_us
         if slice_us is None:
             card = setup.profile
             slice_us = self._auto_slice_us(card.control_us * US, (card.thaw_us or card.control_us) * US)
-        self._check(lib.cgpu_sched_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
-        self._check(lib.cgpu_sched_set_policy(t, setup.policy, now), f"policy {setup.policy}")
-        self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
+        self._set("slice_us", slice_us)
+        self._set("policy", setup.policy)
+        self._set("max_inst", setup.max_inst)
         for number, one in enumerate(self.containers):
             self._admit(number, one)
         self.lib.cgpu_sched_next(t, now, self.plan)
@@ -120,9 +130,14 @@ class Turns:
 
     # Events.
 
+    def _set_channels(self, slot: int, count: int) -> None:
+        self.lib.cgpu_sched_set_channels(self.t, slot, count, count, self._clock())
+        if self.samples:
+            self.samples.touched(slot)
+
     def _open(self, number: int) -> None:
         slot, count = self.slot[number], self.containers[number].processes
-        self.lib.cgpu_sched_set_channels(self.t, slot, count, count, self._clock())
+        self._set_channels(slot, count)
         if self.lib.cgpu_sched_is_frozen(self.t, slot):
             # In the ioctl that makes the channel, before its owner can submit work.
             self.gpu.freeze(number, True)
@@ -138,7 +153,7 @@ class Turns:
 
     def _close(self, number: int) -> None:
         self.gpu.end(number)
-        self.lib.cgpu_sched_set_channels(self.t, self.slot[number], 0, 0, self._clock())
+        self._set_channels(self.slot[number], 0)
 
     def _apply(self, change: Change) -> None:
         what = f"at {change.at_ms:g} ms: {change.node} {change.value}"
@@ -149,7 +164,7 @@ class Turns:
             number = next(i for i, one in enumerate(self.containers) if one.name == change.container)
             setter = getattr(self.lib, f"cgpu_sched_set_{change.node}")
             err = setter(self.t, self.slot[number], change.value, self._clock())
-        self._check(err, what)
+        self._check(err, what, allowed(change.node))
 
     # The thread.
 
@@ -184,8 +199,10 @@ class Turns:
             ack.thawed_ns = self._clock()
         restart = self._open_clients(plan.run_mask | plan.freeze_mask)
         began_ns, ack.restarted_ns = self._clock(), 0
+        committed = True
         if (plan.timeslice_mask or self._restarts) and restart:
-            if self.gpu.commit(restart):
+            committed = bool(self.gpu.commit(restart))
+            if committed:
                 ack.restarted_ns = (began_ns + self._clock()) // 2
             else:
                 # On a driver that needs it no call has taken effect yet.
@@ -196,6 +213,8 @@ class Turns:
             ack.thawed_ns = ack.begin_ns
         ack.run_mask = (plan.run_mask | (plan.freeze_mask & ~frozen)) & ~(plan.thaw_mask & ~thawed)
         self.lib.cgpu_sched_ack(self.t, plan, ack)
+        if self.samples:
+            self.samples.acted(plan, ack, committed)
         self.turns += 1
 
     def _open_clients(self, mask: int) -> list[int]:
@@ -230,6 +249,9 @@ class Turns:
         wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
         if self._events:
             wake_ns = min(wake_ns, self._events[0][0])
+        while self.samples and self.samples.next_ns < wake_ns:
+            self.gpu.advance(self.samples.next_ns)
+            self.samples.take()
         if self.source:
             self.source.sleep(self.t, int(self.plan.poll_ns), wake_ns)
         else:
@@ -241,6 +263,8 @@ class Turns:
             while self._events and self._events[0][0] <= self.gpu.now:
                 self._events.pop(0)[2]()
             self._follow_control()
+            if self.samples:
+                self.samples.take()
             self.lib.cgpu_sched_next(self.t, self._clock(), self.plan)
             self._note_round()
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:

@@ -17,7 +17,7 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
 from cgpu_cli import checks, daemon, doctor, node, ways
 from cgpu_cli.edit import TOOLKIT
-from cgpu_cli.facts import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
+from cgpu_cli.facts import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts, OwnLimits, RefusedStart
 from cgpu_common.exits import Exit
 from cgpu_common.proc import Paths
 
@@ -51,6 +51,8 @@ GOOD = Facts(
     without_libcuda=(),
     next_kernel=NEXT,
     past_us=(),
+    refused_starts=(),
+    own_limits=OwnLimits("dmem"),
 )
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
@@ -81,11 +83,18 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module"}, WARNING, "no version"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  580.177.99"}, WARNING, "bulletin 5861"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  595.90.01"}, WARNING, "bulletin 5861"),
+    (
+        "NVIDIA's limits",
+        {"own_limits": OwnLimits("dmem", ("/a.slice/b.scope",), (("/a.slice", 3 << 30),))},
+        WARNING,
+        "/a.slice keeps 3072 MiB for containers that have ended",
+    ),
     ("driver's nodes", {"driver_nodes": ("nvidiactl",)}, WARNING, "no /dev/nvidia-uvm"),
     ("driver's nodes", {"driver_text": ""}, SKIPPED, "not loaded"),
     ("containers' nodes", {"nodes_missing": True}, PROBLEM, "not mounted"),
     ("containers' nodes", {"module": None}, SKIPPED, "not loaded"),
     ("sharing modes", {"cards": (Card(0), Card(1, mig=True))}, PROBLEM, "GPU 1 is in MIG mode"),
+    ("sharing modes", {"cards": (Card(0, confidential=True),)}, PROBLEM, "GPU 0 has Confidential Computing on"),
     ("sharing modes", {"cards": (Card(0, compute_mode="exclusive process"),)}, PROBLEM, "exclusive process"),
     ("sharing modes", {"cards": (Card(0, lost="GPU is lost"),)}, PROBLEM, "does not answer NVML"),
     ("sharing modes", {"cards": None, "cards_error": "no library"}, WARNING, "no library"),
@@ -126,6 +135,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("past cgpu-runtime", {"past_us": ("0123456789ab",)}, WARNING, "so without limits: 0123456789ab"),
     ("past cgpu-runtime", {"past_us": None}, SKIPPED, "names no containers"),
+    ("refused starts", {"refused_starts": (RefusedStart("web", "no weight"),)}, WARNING, "refused: web (no weight)"),
+    ("refused starts", {"refused_starts": None}, SKIPPED, "no containers of Docker"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
     ("libcuda", {"without_libcuda": None}, SKIPPED, "no running container"),
 ]
@@ -148,6 +159,24 @@ def test_a_check(good: Facts, check: str, change: dict[str, Any], status: str, t
     assert found.status == status
     assert text in found.text
     assert bool(found.remedy) == (status != SKIPPED), "a problem or warning has a remedy, a skipped check has none"
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (OwnLimits("off"), "off (RmMemacctMode=0)"),
+        (OwnLimits("misc"), "of the driver itself (misc)"),
+        (OwnLimits("dmem"), "no cgroup has one"),
+        (OwnLimits("dmem", ("/a", "/b")), "by cgroup (dmem): /a, /b; beside a slice the smaller one counts"),
+    ],
+)
+def test_nvidias_own_limits(good: Facts, limits: OwnLimits, text: str) -> None:
+    (found,) = checks.own_limits(replace(good, own_limits=limits))
+    assert (found.status, found.remedy) == (OK, "") and text in found.text
+
+
+def test_a_driver_without_limits_of_its_own_has_no_line(good: Facts) -> None:
+    assert checks.own_limits(replace(good, own_limits=None)) == []
 
 
 def test_every_check_can_fail() -> None:
@@ -280,6 +309,45 @@ def test_a_host_in_order(host: Tree) -> None:
     assert set(states(host).values()) == {OK}
     result = Cli(host).cgpu("doctor")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "0 problems, 0 warnings")
+
+
+GPU0, GPU1 = "nvidia/00000000:02:00.0/vidmem", "nvidia/00000000:03:00.0/vidmem"
+OF_615 = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  615.71.09  x"
+
+
+def own_limits(host: Tree) -> OwnLimits | None:
+    return node.read(Paths.below(str(host.root))).own_limits
+
+
+def test_nvidias_limits_are_read_from_the_cgroups(host: Tree) -> None:
+    top = host.root / "sys/fs/cgroup"
+    write(top / "dmem.capacity", f"{GPU0} 102641958912\n{GPU1} 102641958912")
+    write(top / "pod.slice/dmem.max", f"{GPU0} max\n{GPU1} max")
+    write(top / "pod.slice/dmem.min", f"{GPU0} 4294967296\n{GPU1} 0")
+    write(top / "pod.slice/cgroup.events", "populated 1\nfrozen 0")
+    write(top / "pod.slice/c.scope/dmem.max", f"{GPU0} 8589934592\n{GPU1} max")
+    write(top / "pod.slice/c.scope/dmem.min", f"{GPU0} 4294967296\n{GPU1} 0")
+    write(top / "pod.slice/c.scope/cgroup.events", "populated 1\nfrozen 0")
+    assert own_limits(host) is None, "580 has none"
+    write(host.root / "proc/driver/nvidia/version", OF_615)
+    assert own_limits(host) == OwnLimits("dmem", ("/pod.slice/c.scope",))
+    shutil.rmtree(top / "pod.slice/c.scope")
+    write(top / "pod.slice/cgroup.events", "populated 0\nfrozen 0")
+    assert own_limits(host) == OwnLimits("dmem", (), (("/pod.slice", 4 << 30),))
+    write(top / "pod.slice/d.scope/dmem.min", f"{GPU0} 1073741824\n{GPU1} 0")
+    write(top / "pod.slice/d.scope/cgroup.events", "populated 1\nfrozen 0")
+    assert own_limits(host) == OwnLimits("dmem", (), (("/pod.slice", 3 << 30),))
+
+
+def test_nvidias_limits_without_the_kernels_controller(host: Tree) -> None:
+    write(host.root / "proc/driver/nvidia/version", OF_615)
+    assert own_limits(host) == OwnLimits("misc")
+    write(host.root / "sys/fs/cgroup/dmem.capacity", "drm/0000:03:00.0/vram0 8514437120")
+    assert own_limits(host) == OwnLimits("misc"), "another vendor's"
+    write(host.root / "sys/fs/cgroup/dmem.capacity", f"{GPU0} 102641958912")
+    for mode, backend in (("1", "misc"), ("3", "dmem"), ("0", "off")):
+        write(host.root / "proc/driver/nvidia/params", f'RegistryDwords: "RmMemacctMode={mode};X=1"')
+        assert own_limits(host) == OwnLimits(backend)
 
 
 def only(root: Path, name: str, text: str | None) -> None:
@@ -418,8 +486,9 @@ def test_nvml_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
 def test_a_check_needs_no_fact(check: Callable[[Facts], Any]) -> None:
-    """Each check accepts facts that are all unknown."""
-    assert check(Facts())
+    """Each check accepts facts that are all unknown. One that concerns some drivers has no line without any."""
+    found = check(Facts())
+    assert found == [] if check is checks.own_limits else found
 
 
 # ---- a remedy that is for the cause ----
@@ -487,7 +556,9 @@ def test_doctor_says_of_a_node_what_the_readme_does(site: ways.Site) -> None:
     what, change = ways.holds(site)
     assert (found["kernel"].status, found["driver"].status in (OK, WARNING)) == (OK, True)
     row = next(line for line in ways.sites_markdown("x.md").splitlines() if f"#{site.section})" in line)
-    if site.loads_modules:
+    if site.by_installer:
+        assert change == "" and what.startswith(ways.ALL) and "the node installer" in row and "cgpu setup" not in row
+    elif site.loads_modules:
         assert change == "" and what.startswith(ways.ALL)
         assert f"`{found['engines'].remedy}`" in row, "the engine's step is doctor's remedy"
         assert ("claims" in what) == (site.minor >= 34)
@@ -578,3 +649,52 @@ def test_a_container_with_the_variables_and_no_slice(host: Tree, environ: str, a
         write(host.root / f"proc/{pid}/environ", environ)
     found = checks.bypass(node.read(Paths.below(str(host.root))))
     assert (found.status, other[:12] in found.text) == ((WARNING, True) if asks else (OK, False))
+
+
+@pytest.mark.parametrize("value", ["ignore", "slice"])
+def test_nvidias_limit_and_no_slice(host: Tree, value: str) -> None:
+    """Where cgpu.toml makes a slice of it, a container without one was not seen."""
+    write(host.root / "etc/cgpu/cgpu.toml", f'[container]\nnvidia_memory_limit = "{value}"')
+    for pid, one, environ in ((400, "c" * 64, "NVIDIA_GPU_MEMORY_LIMIT=4096\0"), (401, "d" * 64, "A=1\0")):
+        write(host.root / f"proc/{pid}/cgroup", f"0::/docker/{one}\n")
+        write(host.root / f"proc/{pid}/environ", environ)
+    assert node.read(Paths.below(str(host.root))).past_us == (("cccccccccccc",) if value == "slice" else ())
+
+
+ERROR = (
+    "failed to create task for container: failed to create shim task: OCI runtime create failed: cgpu: cgpud does not "
+    "answer (/run/cgpu/cgpud.sock: No such file or directory)\nsystemctl status cgpud: unknown"
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "policy", "more", "is_named"),
+    [
+        ({"Running": False, "Error": ERROR}, "always", {}, True),
+        ({"Running": False, "Error": ERROR}, "unless-stopped", {}, True),
+        ({"Running": False, "Error": ERROR}, "no", {}, False),
+        ({"Running": True, "Error": ERROR}, "always", {}, False),
+        ({"Running": False, "Error": "exec: no such file"}, "always", {}, False),
+        ({"Running": False, "Error": ERROR}, "always", {"HasBeenManuallyStopped": True}, False),
+        ({"Running": False}, "always", {}, False),
+        (None, "always", {}, False),
+    ],
+)
+def test_a_container_that_docker_does_not_start_again_is_named(
+    host: Tree, state: dict[str, Any] | None, policy: str, more: dict[str, Any], is_named: bool
+) -> None:
+    """After a boot with a mistake in cgpu.toml --restart=always containers stayed exited, and only a page said so."""
+    for number in (10, 2):
+        folder = host.root / f"var/lib/docker/containers/{number:064x}"
+        record = {"Name": f"/job{number}", "State": state} | more
+        write(folder / "config.v2.json", json.dumps(record))
+        write(folder / "hostconfig.json", json.dumps({"RestartPolicy": {"Name": policy}}))
+    write(host.root / "var/lib/docker/containers" / ("c" * 64) / "config.v2.json", "[]")
+    facts = node.read(Paths.below(str(host.root)))
+    found = checks.refused_starts(facts)
+    assert found.status == (WARNING if is_named else OK)
+    if is_named:
+        assert "job2, job10 (cgpud does not answer" in found.text and "unknown" not in found.text
+        assert found.remedy == "docker start job2 job10"
+        silent = checks.refused_starts(replace(facts, daemon_silence="does not run"))
+        assert silent.remedy == "mend cgpud first, then docker start job2 job10"

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import schema
 from click.testing import Result
 from fake_daemon import daemon_at, packed
 from fake_tree import Cli, Tree
+from fakelink import FakeLink, example_gpus
 
 from cgpu_cli import events
-from cgpu_common.errors import KernelMissing, Resync
+from cgpu_common.errors import KernelMissing, KernelRefused, Resync
 from cgpu_common.kernel_abi import Event
+from cgpu_common.link import Joined
 from cgpu_common.model import MIB, Container, KernelEvent, Slot
-from cgpud.fakelink import FakeLink, example_gpus
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.schema.json").read_text())
 (GPU,) = example_gpus()
@@ -32,6 +34,7 @@ VALUES = {
     Event.CONTROL_FAILED: {"control": 1, "status": 64, "suppressed": 0},
     Event.CONTROLS: {"old": 3, "new": 1, "ineffective": 2},
     Event.POLICY: {"old": 2, "new": 5, "lost": 1},
+    Event.QUOTA: {"resource": "nvdec", "pid": 1, "asked": 1, "limit": 11, "used": 11, "suppressed": 0},
 }
 CORE = KernelEvent(Event.CORE, None, None, {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"})
 EVERY = [
@@ -47,7 +50,9 @@ class Script(FakeLink):
         super().__init__()
         self.acts = list(acts)
 
-    async def events(self) -> AsyncIterator[KernelEvent]:
+    async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
+        if joined is not None:
+            await joined()
         for item in self.acts.pop(0):
             if isinstance(item, Exception):
                 raise item
@@ -212,3 +217,34 @@ def test_since_a_time_to_come(cli: Cli) -> None:
     """It printed nothing, and waited."""
     result = cli.cgpu("events", "--since", "2099-01-01", "--no-stream")
     assert (result.exit_code, "is in the future" in result.stderr) == (2, True)
+
+
+def test_a_change_shows_what_changed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The containers that were there before are read once; one that came later is known by its first event."""
+    late = replace(ONE, id="e" * 64, dir="e" * 12)
+    heavier, later = (replace(one, slots=(replace(one.slots[0], weight=3),)) for one in (ONE, late))
+
+    class Full(Script):
+        async def list(self) -> tuple[Container, ...]:
+            return (ONE,)
+
+    acts = [KernelEvent(Event.CHANGED, heavier), KernelEvent(Event.CREATED, late), KernelEvent(Event.CHANGED, later)]
+    monkeypatch.setattr(events, "open_link", lambda: Full([*acts]))
+    lines = [json.loads(line) for line in cli.cgpu("events", "--json", "-n", "3").stdout.splitlines()]
+    for line in lines:
+        schema.validate(line, SCHEMA)
+    assert [line["text"].rpartition(": ")[2] for line in (lines[0], lines[2])] == ["GPU 0 weight 1 -> 3"] * 2
+    assert [line.get("changes") for line in lines] == [[CHANGE], None, [CHANGE]]
+
+
+CHANGE = {"gpu": 0, "name": "weight", "old": 1, "new": 3}
+
+
+def test_a_list_that_is_refused_stops_no_event(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mute(Script):
+        async def list(self) -> tuple[Container, ...]:
+            raise KernelRefused(errno.ETIMEDOUT, "cgpu_km did not answer within 30 s")
+
+    monkeypatch.setattr(events, "open_link", lambda: Mute([KernelEvent(Event.CHANGED, ONE)]))
+    result = cli.cgpu("events", "-n", "1")
+    assert (result.exit_code, "was changed, and has now GPU 0: 6043 MiB, weight 1" in result.stdout) == (0, True)

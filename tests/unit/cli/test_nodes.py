@@ -289,9 +289,7 @@ def test_no_source_is_a_usage_error() -> None:
 def test_a_prometheus_that_is_not_there() -> None:
     assert "http://127.0.0.1:1: does not answer: Connection refused" in refused("--prometheus", "http://127.0.0.1:1")
     assert "does not answer" in refused("--prometheus", "http://no.such.host.invalid:9090")
-    for bad in ("http://[::1", "http://a b:1"):
-        assert f"cgpu: error: {bad}" in refused("--prometheus", bad)
-    for bad in ("nonsense", "file:///etc/passwd"):
+    for bad in ("http://[::1", "http://a b:1", "http://a:99999", "nonsense", "file:///etc/passwd"):
         assert f"--prometheus: '{bad}' is no address of HTTP" in refused("--prometheus", bad, status=Exit.USAGE)
 
 
@@ -351,7 +349,7 @@ def test_a_prometheus_without_cgpud(fake: Fake) -> None:
 def test_a_file_that_is_no_token_is_not_shown(three: Fake, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    error = refused("--prometheus", three.url, "--token-file", str(path))
+    error = refused("--prometheus", three.url, "--token-file", str(path), status=Exit.USAGE)
     assert f"{path}: has no token: that is one line" in error and "cret" not in error and three.bearers == []
 
 
@@ -386,8 +384,11 @@ def test_an_error_shows_no_header(three: Fake) -> None:
 
 
 def test_files_and_patterns_that_fit_nothing(three: Fake) -> None:
-    assert "/none: No such file" in refused("--prometheus", three.url, "--token-file", "/none")
-    assert "/none: No such file" in refused("--prometheus", three.url, "--ca-file", "/none")
+    for option in ("--token-file", "--ca-file"):
+        error = refused("--prometheus", three.url, option, "/none", status=Exit.USAGE)
+        assert f"'{option}': File '/none' does not exist" in error
+    no_authority = refused("--prometheus", three.url, "--ca-file", __file__, status=Exit.USAGE)
+    assert f"--ca-file: {__file__}: " in no_authority
     error = refused("--prometheus", three.url, "--node", "x*", status=Exit.NOT_FOUND)
     assert "node x*: is none of 4" in error
     refused("--prometheus", three.url, "--free", "6GB", status=Exit.USAGE)

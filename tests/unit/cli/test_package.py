@@ -32,6 +32,20 @@ def test_package_list_is_the_tree() -> None:
     assert found | DATA == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
+def test_each_program_of_the_wheel_is_installed() -> None:
+    """By scripts/install, of which make install, the packages and the node installer's image are made."""
+    (loop,) = re.findall(r"for name in ((?:[\w-]+:[\w.]+[ \\\n]*)+);", (ROOT / "scripts/install").read_text())
+    there = dict(word.split(":") for word in loop.replace("\\", "").split())
+    assert there == {name: where.removesuffix(":main") for name, where in PROJECT["project"]["scripts"].items()}
+
+
+def test_kubectls_plugin_needs_no_library_of_cgpu_kube() -> None:
+    """It is installed where these are not, and with a Python of which cgpu-kube's asyncio is too new."""
+    code = "import sys, cgpu_kube.inspect; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"aiohttp", "grpc", "google", "yaml", "asyncio"} & set(done.stdout.split())
+
+
 def test_version_is_one_and_in_the_changelog() -> None:
     version = (ROOT / "VERSION").read_text().strip()
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from fake_tree import Cli, Tree, write
+from install.blocks import FENCE, unmarked
 
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
@@ -20,9 +20,6 @@ from cgpu_kube.inspect import inspect as kubectl_inspect
 from cgpu_kube.main import kube
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from install.blocks import FENCE, unmarked  # noqa: E402
 
 PROGRAMS: dict[str, click.Command] = {"cgpu": cgpu, "cgpu-smi": smi, "cgpu-kube": kube}
 PAGES = {
@@ -103,6 +100,7 @@ NOT_RUN = {
     ("README.md", "# cgpu policy set"): "cut; the tutorial's blocks are the same and run in the Docker boot",
     ("README.md", "container    "): "a picture",
     ("README.md", "make demo"): "minutes each: they are levels of their own",
+    ("README.md", "make wheel"): "minutes; test_the_wheel_is_installed_where_pip_may has the form of its lines",
     ("README.md", "4:58 |"): "output of make demo, checked by tests/demo",
     ("docs/user/cli.md", "cgpu: error:"): "output",
     ("docs/user/cli.md", "cgpu-smi [-l"): "the form of a command",
@@ -112,6 +110,7 @@ NOT_RUN = {
     ("docs/user/cli.md", "cgpu doctor [--json]"): "the form of a command",
     ("docs/user/cli.md", "cgpu nodes [--prometheus"): "the form of a command",
     ("docs/user/howto.md", "cgpud --check"): "needs systemd; test_systemd runs the reload",
+    ("docs/user/howto.md", "nvidia-ctk runtime configure"): "NVIDIA's own program, and systemd",
     ("docs/user/howto.md", "systemctl reload cgpud"): "needs systemd; test_metrics runs the scrape",
     ("docs/user/tutorial.md", "export IMAGE="): "the reader's own program",
     ("docs/user/tutorial.md", "docker exec train nvidia-smi"): "needs NVIDIA's programs: the boots cuda",
@@ -167,6 +166,24 @@ def test_its_file_is_read(tree: Tree, page: str, begin: str, tmp_path: Path) -> 
         assert result.exit_code in (0, 7) and "simulated" in result.stdout, result.stderr
 
 
+#: Lines with a load, to copy as they are.
+SIMULATED = sorted(
+    {
+        line
+        for _, line in LINES
+        if line.startswith("cgpu simulate --") and "--container name=" in line and "…" not in line
+    }
+)
+
+
+@pytest.mark.parametrize("line", SIMULATED)
+def test_the_simulation_of_a_page_runs(tree: Tree, line: str) -> None:
+    """Also that the options of a line go together: a t4 has no chram."""
+    assert len(SIMULATED) > 5
+    result = Cli(tree).cgpu(*shlex.split(line)[1:])
+    assert result.exit_code == 0 and "simulated" in result.stdout, result.stderr
+
+
 # ---- lines to copy ----
 
 
@@ -188,3 +205,89 @@ def test_a_pod_to_copy_has_the_runtime_class() -> None:
     pods = [part for _, block in blocks() for part in block.split("---\n") if "kind: Pod\n" in part]
     assert len(pods) > 1
     assert [one for one in pods if "runtimeClassName: cgpu" not in one] == []
+
+
+def test_the_wheel_is_installed_where_pip_may() -> None:
+    """Debian 12 and Ubuntu 24.04 refuse pip outside of a virtual environment (externally-managed-environment)."""
+    found = [(name, line) for name, page in PAGES.items() for line in re.findall(r".*pip install[^`\n]*", page)]
+    of_wheels = [one for one in found if "build/wheels" in one[1]]
+    assert len(of_wheels) >= 2
+    assert [one for one in found if "v/bin/pip install" not in one[1] and "--target" not in one[1]] == []
+
+
+def test_two_containers_of_a_recipe_fit_on_their_card() -> None:
+    """A card offers a GiB less than it has: what the driver keeps (kubernetes-node.md, Amounts)."""
+    size = next(line for line in PAGES["docs/user/recipes.md"].splitlines() if line.startswith("SIZE="))
+    dev, each = (int(re.findall(rf"MEM_{name}=(\d+)", size)[0]) for name in ("DEV", "CONTAINER"))
+    assert 2 * each <= dev - 1
+    for name, block in blocks():
+        asked = [int(one) for one in re.findall(r"aliyun.com/gpu-mem: (\d+)", block)]
+        assert sum(asked) <= 79, (name, block)
+
+
+def test_a_page_with_unsliced_refuse_says_what_a_default_runtime_loses() -> None:
+    """kube-proxy is privileged: with both it does not start again."""
+    for name, page in PAGES.items():
+        both = "default_runtime_name" in page and re.search(r'unsliced = "?refuse', page)
+        assert not both or "kube-proxy" in page, name
+
+
+@pytest.mark.parametrize("page", ["docs/user/engines.md", "docs/user/howto.md", "docs/user/kubernetes.md"])
+def test_a_default_runtime_has_a_line_with_and_without_the_toolkit(page: str) -> None:
+    """cgpu setup refuses a runtime called nvidia that is the toolkit's."""
+    assert "--set-as-default" in PAGES[page] and re.search(r"--default`?\b", PAGES[page])
+
+
+def test_the_chart_with_its_own_scheduler_has_all_that_it_needs() -> None:
+    """scheduler.image.repository is required, and without image.repository nothing serves the image."""
+    lines = [
+        (name, line) for name, block in blocks() for line in block.splitlines() if "scheduler.enabled=true" in line
+    ]
+    assert len(lines) > 2
+    for name, line in lines:
+        assert "--set scheduler.image.repository=" in line and "--set image.repository=" in line, (name, line)
+        assert "REGISTRY" in line, name
+
+
+@pytest.mark.parametrize("page", ["docs/user/kubernetes-node.md", "docs/user/start.md"])
+def test_the_namespace_is_there_before_the_installer(page: str) -> None:
+    """deploy/kubernetes/installer has no Namespace: base has, and the lines of the chart make it."""
+    seen = 0
+    for name, block in blocks():
+        for what in re.finditer(r"deploy/kubernetes/installer|installer\.enabled=true", block if name == page else ""):
+            seen += 1
+            before = block[: what.start()]
+            assert re.search(r"apply -k deploy/kubernetes/base|create namespace cgpu-system", before), block
+    assert seen
+
+
+def test_the_key_of_the_metrics_is_changed_where_it_stands(tmp_path: Path) -> None:
+    """howto.md: the example has it set above [gpu], so that a line at the end is another table's."""
+    text, line = (ROOT / "systemd/cgpu.toml.example").read_text(), 'metrics = "127.0.0.1:9400"'
+    path = tmp_path / "cgpu.toml"
+    path.write_text(re.sub(r"^metrics = .*$", line, text, flags=re.MULTILINE))
+    assert config.load(path).metrics == "127.0.0.1:9400"
+    for there in (text + line + "\n", line + "\n" + text):
+        path.write_text(there)
+        with pytest.raises(config.ConfigError):
+            config.load(path)
+    assert "change the line `metrics` above `[gpu]`" in " ".join(PAGES["docs/user/howto.md"].split())
+
+
+def test_what_a_page_says_of_the_last_line_of_doctor_is_true() -> None:
+    """It ends in the count of warnings, whatever that of problems is: the exit code says what a script asks."""
+    assert not [name for name, page in PAGES.items() if re.search(r'ends? in "0 problems"', page)]
+
+
+def test_programs_that_pages_call_of_the_package_are_installed() -> None:
+    text = (ROOT / "scripts/install").read_text()
+    assert all(f"{name}:" in text for name in (*PROGRAMS, "cgpud", "kubectl-inspect-cgpu"))
+
+
+def test_a_value_that_is_set_by_hand_holds_as_long_as_the_daemon_lets_it() -> None:
+    """Each page that says until the next boot says what ends it before: cgpud sets the keys of its files."""
+    for name, page in PAGES.items():
+        for part in re.split(r"\n\s*\n", page):
+            words = " ".join(part.split())
+            if "until the next boot" in words and "policy" in words:
+                assert re.search(r"next reload or start", words), (name, words)

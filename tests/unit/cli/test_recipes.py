@@ -55,5 +55,5 @@ def test_a_row_has_the_simulators_figures(line: str, row: str) -> None:
         assert any(abs(figure - one) <= 0.03 * one + 0.1 for one in there), (figure, there)
 
 
-def test_there_is_a_row_for_each_policy_of_three_recipes() -> None:
-    assert len(cases()) == 6
+def test_there_is_a_row_for_each_policy_and_run_state() -> None:
+    assert len(cases()) == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -564,3 +565,12 @@ def test_no_next_step_for_an_engine_that_does_not_run(name: str, tmp_path: Path)
     host.ok("--undo")
     (host.root / ENGINES[name].sockets[0]).unlink()
     assert "is not running and reads the file at its start" in host.ok()
+
+
+def test_make_install_names_the_engines_of_the_command() -> None:
+    """Its next step named crio, which the command refuses."""
+    text = (Path(__file__).parents[3] / "scripts/install").read_text()
+    first = re.search(r"bin/cgpu setup (\S+) ", text)
+    others = re.search(r"without it (.*) in its place", text)
+    assert first and others
+    assert {first[1], *re.split(", | or ", others[1])} == set(ENGINES)

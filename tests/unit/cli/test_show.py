@@ -171,7 +171,7 @@ def test_policy_set_shows_the_shares(two: Tree) -> None:
         "  gpu_test1     weight 1    33.3% ->   5.0%\n"
         "  aabbccddeeff  weight 2    66.7% ->  10.0%\n"
         f"  echo 3 > {two.proc}/0/policy\n"
-        "dry run: nothing was changed\n"
+        "dry run: nothing was changed, and the kernel has not checked the value\n"
     )
     assert read(two, "0/policy") == "2"
     result = cli.cgpu("policy", "set", "3", "--gpu", "0", "--json")

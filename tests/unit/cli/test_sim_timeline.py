@@ -304,7 +304,8 @@ def test_under_the_sanitizer(tmp_path: Path) -> None:
 from cgpu_cli.sim.config import read_scenario
 from cgpu_cli.sim.model import Setup, profile
 from cgpu_cli.sim.run import run
-for policy in range(6):
+from cgpu_common.policies import Policy
+for policy in Policy:
     flags = ["count=18,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300",
              "processes=2,request_us=9000+50x20,requests_per_s=30", "request_us=100,think_ms=1,depth=1,stop_ms=400"]
     run(read_scenario({"seconds": 0.5}, Setup(profile("t4"), policy, 2000, 25), 1, flags))

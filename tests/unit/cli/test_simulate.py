@@ -154,7 +154,7 @@ def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("slice_us", "kernel_us"), [("5000", 2000), ("5000", 5500), ("10000", 2000), ("10000", 10500)])
 def test_kernels_that_resist_gain_little(slice_us: str, kernel_us: int) -> None:
-    """The table of policies.md, section 3: in step with the slices, and short ones."""
+    """The table of scheduler.md: in step with the slices, and short ones."""
     bad = f"name=bad,stubborn=1,depth=4,kernel_us={kernel_us}"
     words = ("--policy", "1", "--slice-us", slice_us, "--seconds", "20")
     got = shares(*words, "--container", bad, "--container", "name=good")
@@ -171,7 +171,7 @@ def test_a_ceiling() -> None:
     assert [found["share_got_pct"] for found in both] == [pytest.approx(30, abs=1), pytest.approx(69, abs=2)]
     assert [found["share_allowed_pct"] for found in both] == [30, 70]
     refused = simulate(*argv, "--container", "name=a,weight=20,ceiling=19")
-    assert (refused.exit_code, "container a: ceiling 19" in refused.stderr) == (Exit.REFUSED, True)
+    assert (refused.exit_code, "container a: ceiling 19" in refused.stderr) == (Exit.USAGE, True)
 
 
 def test_weight_that_is_not_left_is_said() -> None:
@@ -198,13 +198,14 @@ def test_gpus_of_the_file(tmp_path: Path) -> None:
 
 
 def test_highprio_has_its_takeover() -> None:
-    argv = ("--seconds", "5", "--run-state", "none")
+    """Below 75 % the ceiling is held by periods, whatever the driver's samples show."""
+    argv = ("--seconds", "5", "--run-state", "none", "--prio-ratio", "70")
     argv += ("--container", "name=h,highprio=1,on_ms=5,off_ms=62", "--container", "name=low")  # type: ignore[assignment]
     high, low = gpus(*argv)[0]["containers"]
     assert 0 < high["takeover_p99_us"] < 2000
-    assert high["takeover_p99_us"] < high["takeover_ceiling_p99_us"] < 22_000, "frozen until the 100 ms end"
+    assert high["takeover_p99_us"] < high["takeover_ceiling_p99_us"] < 32_000, "frozen until the 100 ms end"
     assert low["takeover_p99_us"] is None
-    assert high["share_allowed_pct"] == 80
+    assert high["share_allowed_pct"] == 70
 
 
 @pytest.mark.parametrize("policy", ["0", "3"])
@@ -241,7 +242,7 @@ def test_svg_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         argv = ("--container", "count=2", "--gpus", str(gpus), "--svg", str(tmp_path / name))
         result = simulate(*argv)
-        assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
+        assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
         assert why in result.stderr
 
 
@@ -304,8 +305,8 @@ def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
         ),
         (("--container", "count=2", "--seed", "9223372036854775808"), Exit.USAGE, "seed=9223372036854775808 is out of"),
         (("--container", "count=2", "--personality", "x=1"), Exit.USAGE, "a personality has no 'x'"),
-        (("--container", "weight=15,count=2"), Exit.REFUSED, "weight 15: more weight or containers than max_inst"),
-        (("--container", "count=25"), Exit.REFUSED, "more weight or containers than max_inst"),
+        (("--container", "weight=15,count=2"), Exit.USAGE, "weight 15: more weight or containers than max_inst"),
+        (("--container", "count=25"), Exit.USAGE, "more weight or containers than max_inst"),
         (
             ("--container", "count=2", "--personality", "control_ineffective=2"),
             Exit.REFUSED,
@@ -333,7 +334,7 @@ def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:
         ("at_ms = 1", Exit.USAGE, "a change changes nothing (policy, max_inst, prio_ratio, slice_us)"),
         ("policy = 1", Exit.USAGE, "at_ms= is no number"),
         ("at_ms = 1\nweight = 1", Exit.USAGE, "a change has no 'weight'"),
-        ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.REFUSED, "at 1 ms: weight 25: out of range"),
+        ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.USAGE, "at 1 ms: weight 25: out of range (0 to max_inst"),
         ("at_ms = 1\n[", Exit.USAGE, "is no TOML"),
         ("at_ms = " + 5000 * "1", Exit.USAGE, "is no TOML"),
         ('at_ms = 1\ncontainer = ["a"]\nweight = 1', Exit.USAGE, "a change names one container"),

@@ -80,6 +80,19 @@ def test_requests_are_dealt_to_the_processes_in_turn() -> None:
     assert by_arrival[3][1] == 60, "the other process: a switch"
 
 
+def test_the_cpu_of_a_closed_loop_works_while_the_gpu_does() -> None:
+    """Alone its steps come at the pace of the CPU; beside another one the GPU is slower, and nothing is waited for."""
+    one = replace(ONE, request_us=(1000.0,) * 8, depth=8, cpu_ms=10)
+    gpu = machine(one)
+    gpu.advance(1000 * MS)
+    assert [found.arrival_ns for found in gpu.requests(0)[:3]] == [0, 10 * MS, 20 * MS]
+    beside = machine(one, BUSY)
+    beside.advance(1000 * MS)
+    found = beside.requests(0)
+    assert all(after.arrival_ns == before.end_ns for before, after in pairwise(found))
+    assert 50 <= len(found) <= 65
+
+
 def test_a_closed_loop_thinks_after_each_end() -> None:
     gpu = machine(replace(ONE, think_ms=5))
     gpu.advance(S)
@@ -304,6 +317,7 @@ def test_a_file_has_requests_too(tmp_path: Path) -> None:
         ("request_us=10000", "container c0: requests arrive in one way, and none is given (requests_per_s, think_ms"),
         ("request_us=1000,think_ms=1,requests_per_s=5", "in one way, and requests_per_s and think_ms are given"),
         ("think_ms=4", "container c0: think_ms needs request_us"),
+        ("request_us=10,requests_per_s=5,cpu_ms=5", "container c0: cpu_ms needs think_ms"),
         ("requests_per_s=4", "requests_per_s needs request_us"),
         ("request_us=0,think_ms=1", "request_us: '0' is no length of a kernel (microseconds, 1 to 1e+07, or 200x40)"),
         ("request_us=nan,think_ms=1", "'nan' is no length"),

@@ -173,3 +173,35 @@ def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
     assert (code, out) == (Exit.USAGE, "")
     assert why in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("think_ms", "most_calls"), [(0.4, 200), (1, 0), (4, 0)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_without_a_run_state_high_priority_below_its_ceiling_is_not_frozen(
+    think_ms: float, most_calls: int, seed: int
+) -> None:
+    """The samples show it within seconds, for one near its ceiling now and then not; periods take 430 calls."""
+    high = Container("high", highprio=True, request_us=(1000.0,), think_ms=think_ms)
+    gpu = Gpu(A100, STEADY, (high, BUSY), 32 * S, seed)
+    turns = Turns(gpu, Setup(A100, 1, prio_ratio=80, run_state="none"), (high, BUSY))
+    turns.run(1 * S)
+    assert gpu.calls > 15, "the ceiling's periods"
+    turns.run(12 * S)
+    gpu.mark()
+    calls, began = gpu.calls, gpu.now
+    turns.run(30 * S)
+    assert gpu.calls - calls <= most_calls
+    assert [int(turns.t.slot[slot].timeslice_us) for slot in turns.slot] == [8192, 512]
+    assert gpu.busy()[0] / (gpu.now - began) > 0.18
+
+
+def test_without_a_run_state_high_priority_that_always_works_has_its_ceiling() -> None:
+    high = Container("high", highprio=True, kernel_us=500, depth=64)
+    gpu = Gpu(A100, STEADY, (high, BUSY), 32 * S, 1)
+    turns = Turns(gpu, Setup(A100, 1, prio_ratio=80, run_state="none"), (high, BUSY))
+    turns.run(1 * S)
+    gpu.mark()
+    began = gpu.now
+    turns.run(31 * S)
+    got = [ns / (gpu.now - began) for ns in gpu.held()]
+    assert 0.7 < got[0] < 0.8 and got[1] > 0.2

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -27,9 +28,9 @@ from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import collect, columns, overview, query, rates, sensors, topview
+from cgpu_cli import collect, columns, monitor, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
-from cgpu_cli.view import SORTS, View
+from cgpu_cli.view import SORTS, View, chosen
 from cgpu_common import proc
 from cgpu_common.tree import Names, Snapshot
 
@@ -42,7 +43,7 @@ NVML = {
     "gpus": [
         {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "name": "Tesla T4", "total_bytes": 15109 * MIB,
          "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
-         "power_limit_mw": 70000, "lost": "", "memory_utilization_pct": 20, "sm_active_pct": 61.2,
+         "power_limit_mw": 70000, "lost": "", "age_s": 1, "memory_utilization_pct": 20, "sm_active_pct": 61.2,
          "dram_active_pct": 30.0, "processes": [
              {"pid": 19772, "sm_pct": 60, "memory_pct": 10}, {"pid": "x", "sm_pct": 1}, 7]},
         {"uuid": GPU1, "pci": "0000:02:00.0", "name": "NVIDIA H100 80GB HBM3", "total_bytes": 81559 * MIB,
@@ -134,7 +135,7 @@ def test_json_has_pod_sensors_and_names(node: Tree) -> None:
     one, two = data["gpus"]
     assert one["nvml"] == {
         "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
-        "power_limit_mw": 70000, "lost": None, "memory_utilization_pct": 20, "sm_active_pct": 61.2,
+        "power_limit_mw": 70000, "lost": None, "age_s": 1, "memory_utilization_pct": 20, "sm_active_pct": 61.2,
         "dram_active_pct": 30.0,
     }  # fmt: skip
     process = one["containers"][0]["pids"][0]
@@ -144,6 +145,31 @@ def test_json_has_pod_sensors_and_names(node: Tree) -> None:
     assert (pod["pod"], pod["namespace"], pod["name"]) == (LONG, "ml", "main")
     assert one["containers"][0]["pids"][0]["name"] == "train.py"
     assert data["driver"] == "580.105.08"
+
+
+@pytest.mark.parametrize(
+    ("values", "util", "line"),
+    [
+        ({"lost": "no answer within 1 s", "age_s": 3}, "38%", "no answer within 1 s; these values are 3 s old"),
+        (
+            {"lost": "no answer", "age_s": 12, "utilization_pct": None, "temperature_c": None, "power_mw": None},
+            "-",
+            "no answer; its last values are 12 s old",
+        ),
+        ({"lost": "GPU is lost", "age_s": 0}, "38%", "GPU is lost"),
+        ({"lost": "no answer", "age_s": None}, "38%", "no answer"),
+    ],
+)
+def test_a_value_beside_no_answer_has_its_age(empty: Tree, values: dict[str, object], util: str, line: str) -> None:
+    """UTIL 38% stood above "no answer within 1 s", without a word about when it was read."""
+    row = {**NVML["gpus"][0], **values}  # type: ignore[index]
+    with daemon_at(empty.root, {"gpus": packed({**NVML, "gpus": [row]}), "status": packed(STATUS)}):
+        lines = Cli(empty).smi("--no-sample").stdout.splitlines()
+        data = json.loads(Cli(empty).smi("--no-sample", "--json").stdout)
+    assert f"  GPU 0: NVML: {line}" in lines
+    assert next(one for one in lines if one.startswith("  0 ")).split()[-3] == util
+    assert data["gpus"][0]["nvml"]["age_s"] == values["age_s"]
+    schema.validate(data, SCHEMA)
 
 
 def test_a_tenant_cannot_write_to_the_terminal(node: Tree) -> None:
@@ -457,6 +483,68 @@ def test_a_frame_fits_its_screen(node: Tree, width: int, height: int) -> None:
         assert any("▄" in line or "▃" in line for line in topview.frame(view, trail.series, topview.State(), 80, 24))
 
 
+def many(tree: Tree, count: int) -> View:
+    ids = [f"{number:02x}{ID1[2:]}" for number in range(count)]
+    shutil.rmtree(tree.proc / "0")
+    tree.gpu(0, max_inst=25, free_weight=25 - count)
+    for number, one in enumerate(ids):
+        tree.slot(0, one)
+        write(tree.root / f"var/lib/docker/containers/{one}/config.v2.json", json.dumps({"Name": f"/job{number}"}))
+    tree.listed(*(inst_line(one, number + 1) for number, one in enumerate(ids)))
+    now = proc.read_tree(proc.Paths.below(str(tree.root)))
+    return chosen(View(now, rates.rates([now])))
+
+
+def test_each_of_25_containers_can_be_reached_on_a_small_screen(empty: Tree) -> None:
+    """The screen ended with "12 more lines", and no key showed them."""
+    view, state, seen = many(empty, 25), topview.State(sort="name"), []
+    for key in ("", *"jjj"):
+        state = topview.press(state, key, [0], 100) if key else state
+        lines = topview.frame(view, {}, state, 80, 24)
+        assert len(lines) == 24 and any("WEIGHT ALLOWED" in line for line in lines), "the heads stay"
+        seen += [word for line in lines for word in line.split() if word.startswith("job")]
+    assert set(seen) == {f"job{number}" for number in range(25)}
+    assert "lines 10 to 25 of 25" in lines[-2]
+    back = topview.frame(view, {}, topview.press(state, "s", [0], 100), 80, 24)
+    assert "lines 1 to 16 of 25" in back[-2], "another order begins at its first line"
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (30, 24), (80, 6)])
+def test_what_is_scrolled_fits_the_screen(empty: Tree, width: int, height: int) -> None:
+    view = many(empty, 25)
+    for first in (0, 7, 400):
+        for state in (topview.State(first=first), topview.State(first=first, history=True)):
+            lines = topview.frame(view, {}, state, width, height)
+            assert len(lines) == height and max(map(columns.cells, lines)) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"), [("\x1b[B", "↓"), ("\x1b[5~", "k"), ("\x1b[15~", ""), ("\x1b", "\x1b"), ("jj", "jj")]
+)
+def test_sequences_of_a_terminal(text: str, keys: str) -> None:
+    assert topview.keys_of(text) == keys
+
+
+def test_a_sparkline_of_small_shares_is_not_flat(empty: Tree) -> None:
+    """Of 25 containers each had 4 %: one line of the lowest block."""
+    view = many(empty, 25)
+    series = {(0, slot.id): [1.0, 2.0, 4.0, 3.0] for slot in view.snapshot.gpus[0].slots}
+    for state in (topview.State(), topview.State(pods=True), topview.State(history=True)):
+        lines = topview.frame(view, series, state, 140, 40)
+        assert any("UP TO 5%" in line for line in lines)
+        assert sum("▂▃▆▅" in line for line in lines) == 25
+    assert [topview.scale([[value]], 20) for value in (0.1, 5, 5.1, 30, 80, 100)] == [5, 5, 10, 50, 100, 100]
+    assert topview.scale([], 20) == 100
+
+
+def test_names_are_in_the_order_of_their_numbers(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """job1, job10, job11, job2."""
+    view = many(empty, 12)
+    want = [f"job{number}" for number in range(12)]
+    assert [slot.name for slot in view.snapshot.gpus[0].slots] == want
+    assert [line.split()[1] for line in Cli(empty).cgpu("ps").stdout.splitlines()[1:]] == want
+
+
 @settings(deadline=None)
 @given(st.lists(st.floats(-10, 500), max_size=30), st.integers(1, 40), st.booleans())
 def test_a_sparkline_has_its_width(values: list[float], width: int, plain: bool) -> None:
@@ -501,6 +589,7 @@ def test_top_on_a_terminal(node: Tree) -> None:
         assert process.returncode == 0
         assert termios.tcgetattr(slave) == before
         assert b"Traceback" not in data
+        assert not re.search(rb"\x1b\[[1-9][0-9;]*m", data), "no colour, with and without NO_COLOR"
     finally:
         process.kill()
         os.close(master)
@@ -642,6 +731,21 @@ def test_a_processs_name_breaks_no_xml(node: Tree) -> None:
 
 
 # ---- pods and history ----
+
+
+def test_ids_that_begin_alike_stay_apart(node: Tree) -> None:
+    """A container by hand has no name; twelve characters of its id may be another's."""
+    now = exactly_at(proc.read_tree(proc.Paths.below(str(node.root))), 10**12)
+    first, *others = now.gpus[0].slots
+    alike = [
+        replace(first, id="ab" * 8 + end, name=None, dir=f"d{end}", pids=((7, MIB),)) for end in ("0" * 48, "1" * 48)
+    ]
+    view = View(replace(now, gpus=(replace(now.gpus[0], slots=(*alike, *others)),)))
+    for key in "ot":
+        lines = topview.frame(view, {}, topview.press(topview.State(), key, [0]), 140, 40)
+        assert len({word for line in lines for word in line.split() if word.startswith("ab" * 8)}) == 2, lines
+    named = [line for line in monitor.process_lines(view) if "abab" in line]
+    assert len(named) == 2 and named[0] != named[1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])

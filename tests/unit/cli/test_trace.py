@@ -91,8 +91,8 @@ def test_a_container_that_ends_during_the_trace(moving: Tree) -> None:
     [
         (("--gpu", "9"), 5),
         (("--seconds", "0"), 2),
-        (("--perfetto", "/nowhere/x.json"), 1),
-        (("--svg", "/nowhere/x.svg"), 1),
+        (("--perfetto", "/nowhere/x.json"), 2),
+        (("--svg", "/nowhere/x.svg"), 2),
     ],
 )
 def test_wrong_words_write_nothing(cli: Cli, words: tuple[str, ...], code: int) -> None:

@@ -31,8 +31,11 @@ ALIKE = "0123456789abcdef" + "3" * 48
 # ---- two outputs ----
 
 
-@pytest.mark.parametrize("other", ["one", "./one", "link"])
-def test_two_outputs_are_two_files(tree: Tree, tmp_path: Path, other: str) -> None:
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [("one", "is named for two outputs"), ("./one", "is named for two outputs"), ("link", "link: is a symbolic link")],
+)
+def test_two_outputs_are_two_files(tree: Tree, tmp_path: Path, other: str, sentence: str) -> None:
     """The picture took the place of the trace, and both were "wrote"."""
     (tmp_path / "link").symlink_to("one")
     first, second = tmp_path / "one", f"{tmp_path}/{other}"
@@ -41,7 +44,7 @@ def test_two_outputs_are_two_files(tree: Tree, tmp_path: Path, other: str) -> No
         ("simulate", "--container", "name=a", "--seconds", "1"),
     ):
         result = Cli(tree).cgpu(*words, "--svg", str(first), "--perfetto", second)
-        assert result.exit_code == Exit.USAGE and "is named for two outputs" in result.stderr
+        assert result.exit_code == Exit.USAGE and sentence in result.stderr
         assert not first.exists()
 
 
@@ -116,9 +119,15 @@ def test_a_configuration_that_cgpud_has_not_read_is_not_in_force(tmp_path: Path)
 
 def test_doctor_and_the_daemon_mean_the_same_files(tree: Tree) -> None:
     """Also without a file, and with one that is only in cgpu.toml.d."""
-    assert node._configuration(tree.root)[2] == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+    assert (
+        node._configuration(tree.root)[1].fingerprint
+        == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+    )
     write(tree.root / "etc/cgpu/cgpu.toml.d/a.toml", "log_level = 'debug'\n")
-    assert node._configuration(tree.root)[2] == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+    assert (
+        node._configuration(tree.root)[1].fingerprint
+        == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+    )
 
 
 def test_who_may_not_ask_cgpud_finds_no_problem_of_it() -> None:
@@ -202,3 +211,38 @@ def test_the_host_s_memory_is_of_no_gpu(tree: Tree) -> None:
     assert result.exit_code == Exit.USAGE and "on all of its GPUs" in result.stderr
     result = Cli(tree).cgpu("set", "container", ID1, "host_memsize", "1GiB")
     assert result.stdout == f"container {ID1} host_memsize: none -> 1024 MiB\n", result.stderr
+
+
+@pytest.mark.parametrize("read_ms", [0.1, 5])
+def test_shares_add_up_however_slow_a_read_is(tree: Tree, monkeypatch: pytest.MonkeyPatch, read_ms: float) -> None:
+    """67.2 and 33.8 % of one GPU: the first reading's time was taken three files after its counters, so that each
+    window was too short."""
+    now, real = [10**12], proc._read
+
+    def slow(path: Path) -> str:
+        now[0] += round(read_ms * 10**6 / 2)
+        share = {ID1: 1, ID2: 2}.get(next((one for one in (ID1, ID2) if one[:12] == path.parent.name), ""), 0)
+        text = f"gpu_ns {now[0] * share // 3}\nopened 1" if path.name == "stat" and share else real(path)
+        now[0] += round(read_ms * 10**6 / 2)
+        return text
+
+    monkeypatch.setattr(proc, "_read", slow)
+    monkeypatch.setattr(proc.time, "monotonic_ns", lambda: now[0])
+    before = proc.read_tree(proc.Paths.below(str(tree.root)), brief=True)
+    now[0] += 10**9
+    found = rates.rates([before, proc.read_tree(proc.Paths.below(str(tree.root)))])
+    got = [found[0, one[:12]].got_pct for one in (ID1, ID2)]
+    assert got == [pytest.approx(100 / 3, abs=0.01), pytest.approx(200 / 3, abs=0.01)]
+
+
+def test_the_counters_of_a_gpu_are_read_before_anything_else_of_its_containers(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the windows of two containers begin milliseconds apart, and a slice falls into one of them only."""
+    real, order = proc._read, []
+    monkeypatch.setattr(proc, "_read", lambda path: (order.append(path), real(path))[1])
+    for brief in (True, False):
+        order.clear()
+        proc.read_tree(proc.Paths.below(str(tree.root)), brief=brief)
+        own = [path.name for path in order if path.parent.name in (ID1[:12], ID2[:12])]
+        assert own[:2] == ["stat", "stat"] and own.count("stat") == 2

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from command_tree import leaves
 from fake_tree import ID1, Tree, write
+from fakelink import FakeLink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
 from cgpu_common.exits import Exit
 from cgpu_common.model import KernelEvent
-from cgpud.fakelink import FakeLink
 
 #: Exit codes of commands that were carried out.
 DONE = {Exit.OK, Exit.PROBLEMS}

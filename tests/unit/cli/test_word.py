@@ -45,8 +45,23 @@ def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
         (("doctor", "--bundle", "/tmp"), "'/tmp' is a directory"),
         (("trace", "--svg", ""), "'--svg': an empty word names no file"),
         (("simulate", "/tmp/none.toml"), "'/tmp/none.toml' does not exist"),
+        (("simulate", "--cluster", "/tmp/none.toml"), "/tmp/none.toml: No such file"),
+        (("simulate", "--trace", "/tmp/none.json"), "/tmp/none.json: No such file"),
+        (("simulate", "--container", "weight=30"), "container c0: weight 30: out of range (0 to max_inst, 20)"),
+        (("simulate", "--container", "weight=101"), "weight=101 is out of range (0 to 100)"),
+        (("doctor", "--bundle", "/none/x.tar.gz"), "/none/x.tar.gz: there is no folder /none"),
+        (("trace", "--svg", "/none/x.svg"), "/none/x.svg: there is no folder /none"),
+        (("simulate", "--container", "weight=1", "--svg", "/none/x"), "/none/x: there is no folder /none"),
+        (("nodes", "--prometheus", "http://x", "--token-file", "/none"), "'--token-file': File '/none' does not exist"),
         (("set", "container", ID1, "memsize", "0"), "0 is not allowed (at least 1MiB)"),
         (("create", "a", "--gpu", "0", "--memsize", "0"), "--memsize: 0 is not allowed (at least 1MiB)"),
+        (("set", "container", ID1, "memsize", "6"), "6 bytes is not allowed (6GiB is 6 times 1024 MiB; at least 1MiB)"),
+        (("create", "a", "--gpu", "0", "--memsize", "1000K"), "1024000 bytes is not allowed (at least 1MiB)"),
+        (("set", "gpu", "0", "default_memsize", "15"), "15 bytes is not allowed"),
+        (("set", "container", ID1, "highprio", "yes"), "'yes' is not allowed (0 or 1)"),
+        (("set", "container", ID1, "highprio", "2", "--dry-run"), "'2' is not allowed (0 or 1)"),
+        (("simulate", "--container", "name=a weight=3"), "'a weight=3' is no value of name (a comma separates"),
+        (("policy", "set", "2", "--gpu", "0,1"), "'0,1' is more than one GPU: give the option again for each"),
         (("policy", "set", "weighted", "--gpu"), "requires an argument (cgpu policy set --help)"),
         (("events", "-n"), "requires an argument (cgpu events --help)"),
         (("--json", "ps"), "--json goes behind the command: cgpu COMMAND --json"),
@@ -59,6 +74,33 @@ def test_a_wrong_command_line(cli: Cli, words: tuple[str, ...], sentence: str) -
     text = "".join(result.stderr.splitlines())
     why = json.loads(text)["error"]["why"] if text.startswith("{") else text
     assert (result.exit_code, sentence in why) == (Exit.USAGE, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("dmon", "-i", "0"), "-i goes before the command: cgpu-smi -i GPU ("),
+        (("pmon", "--no-sample"), "--no-sample goes before the command: cgpu-smi --no-sample"),
+        (("--query-gpu=",), "--query-gpu: no field is named (--help-query-gpu)"),
+        (("--query-container", " "), "--query-container: no field is named (--help-query-container)"),
+    ],
+)
+def test_a_wrong_command_line_of_cgpu_smi(cli: Cli, words: tuple[str, ...], sentence: str) -> None:
+    result = cli.smi(*words)
+    assert (result.exit_code, sentence in "".join(result.stderr.splitlines())) == (Exit.USAGE, True), result.stderr
+
+
+def test_the_shares_of_an_unknown_policy_are_not_invented(cli: Cli) -> None:
+    """A newer module may have it: the kernel decides."""
+    for words in (("policy", "set", "9", "--dry-run"), ("set", "gpu", "0", "policy", "9", "--dry-run")):
+        found = json.loads(cli.cgpu(*words, "--json").stdout)["changes"][0]
+        shares = found.get("containers") or found["shares"]
+        assert shares and {one["share_allowed_after_pct"] for one in shares} == {None}
+        assert "the kernel has not checked the value" in cli.cgpu(*words).stdout
+
+
+def test_the_help_of_a_gpu_has_no_range(cli: Cli) -> None:
+    assert "x>=0" not in cli.cgpu("policy", "set", "--help").stdout
 
 
 def test_drain_with_a_timeout_alone_drains_nothing(cli: Cli) -> None:
