@@ -34,6 +34,8 @@ GPU_COUNT = "aliyun.com/gpu-count"  # of a node: a resource; of a pod: a label, 
 MODE_LABEL = "ack.node.gpu.schedule"
 #: Ours, of a node: cgpu-kube has its mode. The DaemonSet stays on it when MODE_LABEL is removed, which changes nothing.
 AGENT_LABEL = "cgpu.io/agent"
+#: Of the agent's own pod, in the namespace of the extender's.
+NAME_LABEL, AGENT_NAME = "app.kubernetes.io/name", "cgpu-node"
 #: Of a node, as ACK names them: the model, memory as 16280MiB, and the number of its GPUs.
 CARD_NAME, CARD_MEM, CARD_COUNT = (f"aliyun.accelerator/nvidia_{word}" for word in ("name", "mem", "count"))
 PLACEMENT_LABEL = "ack.node.gpu.placement"
@@ -46,8 +48,9 @@ NV_GPU, NV_MEM, NV_PERCENT, NV_CORES = (
     f"nvidia.com/{word}" for word in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
 )
 NV_AMOUNTS = (NV_MEM, NV_PERCENT, NV_CORES)
-#: NVIDIA's own, of a pod, with the name of a container between the two: the most memory of each of its GPUs.
-NV_PREFIX, NV_LIMIT = "nvidia.com/container.", ".gpu-memory.limit"
+#: NVIDIA's own, of a pod, with the name of a container between prefix and suffix: the most memory of each of its GPUs,
+#: and what it is guaranteed of it, which is the limit where there is no other, as NVIDIA's own operator has it.
+NV_PREFIX, NV_LIMIT, NV_REQUEST = "nvidia.com/container.", ".gpu-memory.limit", ".gpu-memory.request"
 
 #: Ours, of a pod: which GPUs it may have; a word with ! before it names those that it may not. A namespace's label of
 #: the second name is "allowed" where its pods may choose by UUID. Then HAMi's words for the same.
@@ -200,15 +203,22 @@ def exact_mib(annotations: Mapping[str, str] | None, container: str, containers:
 
 
 def nv_limit_mib(annotations: Mapping[str, str] | None, container: str) -> int | None:
-    """The limit of a container by NVIDIA's annotation; None: none. Raises BadAnnotation."""
-    key = f"{NV_PREFIX}{container}{NV_LIMIT}"
-    text = (annotations or {}).get(key)
-    if text is None:
-        return None
-    try:
-        return quantity.mib(text)
-    except BadQuantity as error:
-        raise BadAnnotation(f"annotation {key}={_shown(text)}: {error}") from error
+    """The limit of a container by NVIDIA's annotations; None: none. Raises BadAnnotation."""
+    given: dict[str, int] = {}
+    for suffix in (NV_LIMIT, NV_REQUEST):
+        key = f"{NV_PREFIX}{container}{suffix}"
+        text = (annotations or {}).get(key)
+        try:
+            given |= {} if text is None else {suffix: quantity.mib(text)}
+        except BadQuantity as error:
+            raise BadAnnotation(f"annotation {key}={_shown(text)}: {error}") from error
+    limit = given.get(NV_LIMIT, given.get(NV_REQUEST))
+    if limit is not None and given.get(NV_REQUEST, 0) > limit:
+        raise BadAnnotation(
+            f"annotation {NV_PREFIX}{container}{NV_REQUEST} is {given[NV_REQUEST]} MiB and the limit {limit}: the "
+            f"limit is the larger one"
+        )
+    return limit
 
 
 def choice(annotations: Mapping[str, str] | None) -> Choice:

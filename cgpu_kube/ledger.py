@@ -196,6 +196,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self._lost: dict[str, str] = {}  # nodes whose agent has ended, and has published nothing since -> a sentence
         self._held: dict[str, Held] = {}
         self._of_node: dict[str, dict[str, Held]] = {}
         self._used: dict[str, dict[int, Load]] = {}  # by node; follows its pods, and is made anew when the node changes
@@ -291,8 +292,8 @@ class Ledger:
             return Placement({}, {})  # NVIDIA's device plugin chooses
         if node is None:
             return NoRoom(f"the node {name} is not for GPU share: it offers no {GPU_MEM}", never=True)
-        if node.why:
-            return NoRoom(node.why, never=True)
+        if why := node.why or self._lost.get(name, ""):
+            return NoRoom(why, never=True)
         if need.names != (node.names and need.names):
             return NoRoom(f"the node takes no {notes.NV_MEM}: label it {notes.NAMES_LABEL}={need.names}", never=True)
         if need.gpus > 1 and not node.is_ours:
@@ -343,6 +344,16 @@ class Ledger:
             now = node.deleted.get(uid)
             if one.is_deleted and (now is not None or (before and uid in before.deleted)) and not (now and now.gpus):
                 self.drop(uid)
+
+    def lose(self, name: str) -> None:
+        """The node's agent has ended without a word: what the node's object says of its GPUs is no longer so."""
+        self._lost[name] = "cgpu-kube of the node has just ended; the pod waits until it is back"
+        self._fits.pop(name, None)
+
+    def find(self, name: str) -> None:
+        """The node's object is right again, or the kubelet has had the time to write it."""
+        self._lost.pop(name, None)
+        self._fits.pop(name, None)
 
     def set_pod(self, pod: Object) -> None:
         """The pod as it is now."""

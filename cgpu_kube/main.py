@@ -24,6 +24,11 @@ COMMANDS = {
         "inspect",
         "Show which pods hold what of each GPU, and why a pod waits, GPU by GPU.",
     ),
+    "install": (
+        "cgpu_kube.installer.command",
+        "install",
+        "Bring module, daemon and runtime to this node, from the pod of the node installer.",
+    ),
     "node": ("cgpu_kube.node.command", "node", "Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."),
 }
 

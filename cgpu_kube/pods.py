@@ -136,6 +136,12 @@ def has_running(pod: Object) -> bool:
     return any((one.get("state") or {}).get("running") is not None for key in groups for one in status.get(key) or [])
 
 
+def is_agent(pod: Object) -> bool:
+    """Whether it is the agent of a node, by its label: its namespace is the caller's to look at."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return bool(labels.get(notes.NAME_LABEL) == notes.AGENT_NAME)
+
+
 def trimmed(pod: Object) -> Object:
     """The parts that count here: a cluster's pods are mostly text that does not."""
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
@@ -147,14 +153,15 @@ def trimmed(pod: Object) -> Object:
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)
-    if not is_tracked(pod):
-        return kept
+    is_ours = is_tracked(pod)
+    if (is_ours or is_agent(pod)) and has_running(pod):
+        kept["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    if not is_ours:
+        return kept | ({"metadata": {**kept["metadata"], "labels": meta["labels"]}} if is_agent(pod) else {})
     kept["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == GPU_COUNT}
     kept["metadata"]["annotations"] = {
         key: text for key, text in (meta.get("annotations") or {}).items() if key in _OURS
     }
-    if has_running(pod):
-        kept["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     for group in ("initContainers", "containers"):
         kept["spec"][group] = [_trimmed_container(one) for one in spec.get(group) or []]
     return kept
@@ -309,7 +316,10 @@ def _nv_needs(pod: Object) -> PodNeed:
             limit = notes.nv_limit_mib(texts, name)
         except BadAnnotation as error:
             raise Refused(str(error)) from error
-        if limit is not None and not percent:
+        if limit is not None and percent:
+            key = f"{notes.NV_PREFIX}{name}{notes.NV_LIMIT}"
+            raise Refused(f"container {name}: {NV_PERCENT} and the annotation {key} exclude each other")
+        if limit is not None:
             mib = min(mib or limit, limit)
         counts.setdefault(count, name)
         step = place if phase != MAIN else 0

@@ -37,6 +37,7 @@ PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
 UNHEALTHY_NAMESPACE = "kube-system"
 METRICS_NODES = 20  # whose figures are written between two looks at the scheduler's requests
+LOST_S = 15.0  # from the end of an agent: the kubelet has written by then that its devices are gone
 LEAVE_S = 10.0  # for a node to say what a pod that was deleted by force holds
 
 SERVES_LABEL = "cgpu.io/serves"
@@ -70,7 +71,8 @@ def _trimmed_node(found: Object) -> Object:
 def _seen(pod: Object) -> tuple[str, bool] | None:
     """What the mirror has of a pod: its uid, and whether a container of it runs. The ledger has the rest; and a pod
     that asks for nothing of ours asks for nothing later."""
-    return (pods.uid_of(pod), pods.has_running(pod)) if pods.is_tracked(pod) else None
+    is_of_interest = pods.is_tracked(pod) or pods.is_agent(pod)
+    return (pods.uid_of(pod), pods.has_running(pod)) if is_of_interest else None
 
 
 def _trimmed_map(found: Object) -> Object:
@@ -126,6 +128,8 @@ class Extender:
         )
         mine: dict[str, Any] = {"identity": self._identity, "may_write": lambda: self.is_leader}
         self.binder = Binder(api, self.ledger, self.pods.put, **mine, **binder)
+        self._agents: dict[str, str] = {}  # uid -> node, of those that run
+        self._lost: dict[str, asyncio.TimerHandle] = {}  # by node
         self._unbound: dict[str, Object] = {}  # by uid: pods for which another extender has chosen
         self.tasks: list[asyncio.Task[None]] = []
         self.app = self._routes(access, verbs=not beside)
@@ -206,6 +210,8 @@ class Extender:
     async def __aexit__(self, *_error: object) -> None:
         for task in self.tasks:
             task.cancel()
+        for timer in self._lost.values():
+            timer.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.binder.close()
 
@@ -218,19 +224,49 @@ class Extender:
 
     def _pod(self, old: tuple[str, bool] | None, new: Object | None) -> None:
         if new is not None:
+            self._agent(new)
             self._assumed(new)
             self.ledger.set_pod(new)
         elif old is not None:
             uid, is_running = old
+            self._agent_ended(uid)
             self._unbound.pop(uid, None)
             if is_running and self.ledger.leave(uid):
                 asyncio.get_running_loop().call_later(self._leave_s, self.ledger.expire, uid)
             else:
                 self.ledger.drop(uid)
 
+    def _agent(self, pod: Object) -> None:
+        """The kubelet shows within a second or two that an agent's container has ended; that its devices are gone it
+        writes every 10 s, and fails what was bound in between."""
+        namespace = pod["metadata"].get("namespace")
+        if self._labels is None or namespace != self._labels.namespace or not pods.is_agent(pod):
+            return
+        if pods.has_running(pod):
+            self._agents[pods.uid_of(pod)] = pods.node_of(pod)
+        else:
+            self._agent_ended(pods.uid_of(pod))
+
+    def _agent_ended(self, uid: str) -> None:
+        """One that ends in order has published its node as away, and at an update the next one runs by then."""
+        name = self._agents.pop(uid, "")
+        if name and name not in self._agents.values():
+            self._found(name)
+            self.ledger.lose(name)
+            self._lost[name] = asyncio.get_running_loop().call_later(LOST_S, self._found, name)
+
+    def _found(self, name: str) -> None:
+        """Its agent is there, and has published what is so; or the kubelet has written it."""
+        if timer := self._lost.pop(name, None):
+            timer.cancel()
+            self.ledger.find(name)
+
     def _node(self, old: Object | None, new: Object | None) -> None:
         found = new or old or {}
         name = str((found.get("metadata") or {}).get("name") or "")
+        texts = [one["metadata"]["annotations"].get(notes.NODE_GPUS) if one else None for one in (old, new)]
+        if texts[0] != texts[1]:
+            self._found(name)
         marked = self.maps.objects.get(UNHEALTHY_NAMESPACE, UNHEALTHY + name) if new else None
         bad = unhealthy_gpus(str((marked or {}).get("data", {}).get("gpus") or ""))
         self.ledger.set_node(name, read_node(new, bad) if new else None)

@@ -5,7 +5,7 @@ decided when cgpud asks for it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.marks import Marks
 from cgpu_kube.node.modefile import ModeFile
-from cgpu_kube.node.plugin import Plugin
+from cgpu_kube.node.plugin import AnyPlugin, Plugin
 
 REFRESH_S = 10.0  # cgpud's figures
 CLEAN_S = 60.0  # grants of pods that are gone
@@ -65,7 +65,8 @@ class Settings:
 class Agent(Counting):
     """Everything of one node; run() ends when it is cancelled."""
 
-    def __init__(self, settings: Settings, api: Client) -> None:
+    def __init__(self, settings: Settings, api: Client, make: Callable[..., AnyPlugin] = Plugin) -> None:
+        """@make: a plugin, in this process or in one that outlives it."""
         self.settings = settings
         self._log = logging.get()
         self._cgpud = Cgpud(settings.cgpud)
@@ -81,9 +82,9 @@ class Agent(Counting):
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
         self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
-        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem", self._plugin_changed)
-        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core", self._plugin_changed)
-        self.others = Plugin(plugins, keys.NV_GPU, "nvidia-gpu", self._plugin_changed, apart=True)
+        self.memory = make(plugins, keys.GPU_MEM, "gpu-mem", self._plugin_changed)
+        self.core = make(plugins, keys.GPU_CORE, "gpu-core", self._plugin_changed)
+        self.others = make(plugins, keys.NV_GPU, "nvidia-gpu", self._plugin_changed, apart=True)
         self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
         self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
         self._driver_runs = False
@@ -118,7 +119,8 @@ class Agent(Counting):
                 group.create_task(self._clean_for_ever())
         finally:
             for plugin in (self.memory, self.core, self.others):
-                await plugin.stop()
+                if self._leaves or not plugin.is_kept:
+                    await plugin.stop()
             await self.driver.stop()
             await self.decisions.stop()  # last: an agent that waits for it then finds no socket of this one
             for task in self._tasks:
@@ -180,7 +182,8 @@ class Agent(Counting):
         await self.cluster.nodes.synced.wait()
         try:
             async with self._publishes:
-                if not self._published and self.offer.mode in host.MEMORY_MODES:
+                is_there = self._published or self.memory.is_taken  # of an agent that was killed, and is kept
+                if not is_there and self.offer.mode in host.MEMORY_MODES:
                     await self.cluster.publish_away("it has just started")
         except KubeError as error:
             self._log.warning("not published as away", reason=str(error))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`cgpu-kube node`: options, log, wiring."""
+"""`cgpu-kube node`: options, log, wiring of both its processes. The first one imports little: it stays small."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cgpu_common import log as logging
 from cgpu_common import notify
-from cgpu_kube import api
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node import figures, host, probe
-from cgpu_kube.node.agent import Agent, Settings
+from cgpu_kube.node import host, keeper
+
+if TYPE_CHECKING:
+    from cgpu_kube import api
+    from cgpu_kube.node.agent import Agent, Settings
 
 _Path = click.Path(path_type=Path)
 
@@ -33,12 +36,20 @@ async def _report(agent: Agent) -> None:
     notify.ready()
 
 
-async def serve(settings: Settings, config: api.Config, port: int) -> None:
-    """Until SIGTERM or SIGINT; a second one ends it at once."""
+async def serve(settings: Settings, config: api.Config, port: int, kept_by: int) -> None:
+    """The agent, until SIGTERM or SIGINT; a second one ends it at once. @kept_by: descriptor of the socket to the
+    process that serves the device plugins. Raises KeeperGone if that has ended."""
+    from cgpu_kube import api
+    from cgpu_kube.node import figures, probe
+    from cgpu_kube.node.agent import Agent
+
     loop = asyncio.get_running_loop()
+    link = await keeper.Link.connect(kept_by)
     async with api.Client(config, "cgpu-kube/node") as client:
-        agent = Agent(settings, client)
+        agent = Agent(settings, client, link.plugin)
         work = asyncio.create_task(agent.run())
+        linked = asyncio.create_task(link.run())
+        linked.add_done_callback(lambda _: work.cancel())
         leaving: list[asyncio.Task[None]] = []
 
         async def leave() -> None:
@@ -53,14 +64,15 @@ async def serve(settings: Settings, config: api.Config, port: int) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
-        others = [asyncio.create_task(notify.keep_alive()), asyncio.create_task(_report(agent))]
+        report = asyncio.create_task(_report(agent))
         try:
             async with probe.served(port, lambda: agent.unready, lambda: figures.text(agent.figures)):
                 await work
         except asyncio.CancelledError:
-            pass
+            if linked.done():
+                linked.result()
         finally:
-            for task in (*others, *leaving, work):
+            for task in (report, *leaving, linked, work):
                 task.cancel()
 
 
@@ -93,6 +105,15 @@ async def serve(settings: Settings, config: api.Config, port: int) -> None:
     show_default=True,
     help="HTTP of /healthz and /readyz, for the kubelet's probes, and of /metrics; 0: none.",
 )
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(min=0),
+    envvar="MEMORY_LIMIT",
+    default=0,
+    metavar="BYTES",
+    help="Of both processes, as the container's [MEMORY_LIMIT]: the agent ends before they reach it. 0: none.",
+)
+@click.option(keeper.OPTION, type=int, hidden=True)
 @click.option("--log-format", type=click.Choice(logging.FORMATS), default="text", show_default=True)
 def node(
     node_name: str | None,
@@ -105,10 +126,23 @@ def node(
     state_dir: Path,
     cdi_dir: Path,
     probe_port: int,
+    memory_limit: int,
+    kept_by: int | None,
     log_format: str,
 ) -> None:
     """Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."""
     logging.configure(log_format, "info")
+    try:
+        keeper.check_memory(memory_limit)
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error
+    if kept_by is None:
+        status = asyncio.run(keeper.keep(kubelet_dir / "device-plugins", memory_limit))
+        click.get_current_context().exit(status)
+    keeper.yield_memory(memory_limit)
+    from cgpu_kube import api
+    from cgpu_kube.node.agent import Settings
+
     settings = Settings(
         node=node_name or os.uname().nodename,
         kubelet=kubelet_dir,
@@ -120,6 +154,6 @@ def node(
         overcommit=overcommit,
     )
     try:
-        asyncio.run(serve(settings, api.load(kubeconfig), probe_port))
+        asyncio.run(serve(settings, api.load(kubeconfig), probe_port, kept_by))
     except (KubeError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -13,7 +13,7 @@ from typing import Any
 from cgpu_common.inotify import IN_CREATE, IN_DELETE, IN_MOVED_TO, IN_ONLYDIR, Inotify
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node.host import uuid_of
-from cgpu_kube.node.plugin import KUBELET_SOCKET, Plugin
+from cgpu_kube.node.plugin import KUBELET_SOCKET, AnyPlugin, KubeletId
 from cgpu_kube.node.rpc import call
 from cgpu_kube.node.wire import podresources_pb2 as wire
 
@@ -48,9 +48,9 @@ class Registrar:
         self._failing: set[str] = set()
         self._woken = asyncio.Event()
         self._looking = asyncio.Lock()
-        self.plugins: list[Plugin] = []
+        self.plugins: list[AnyPlugin] = []
 
-    def _kubelet(self) -> tuple[int, int] | None:
+    def _kubelet(self) -> KubeletId | None:
         try:
             found = self._socket.stat()
         except OSError:
@@ -112,13 +112,16 @@ class Registrar:
             for one, plugin in zip(known, self.plugins, strict=True)
         )
 
-    def _is_settled(self, plugin: Plugin, here: tuple[int, int] | None) -> bool:
+    def _is_settled(self, plugin: AnyPlugin, here: KubeletId | None) -> bool:
         known = self._known.get(plugin.resource)
         is_registered = known is not None and known.kubelet == here and not known.taken
         return is_registered and plugin.streams > 0 and plugin.resource not in self._differs
 
-    def _is_due(self, plugin: Plugin, here: tuple[int, int]) -> bool:
+    def _is_due(self, plugin: AnyPlugin, here: KubeletId) -> bool:
         known = self._known.get(plugin.resource)
+        if known is None and plugin.is_kept and plugin.kubelet == here and plugin.streams:
+            # By an agent before this one. To register again would take the devices away for a moment.
+            known = self._known[plugin.resource] = _Registration(here, time.monotonic())
         if known is None or known.kubelet != here or not plugin.is_there:
             return True
         if plugin.streams and self._is_followed(plugin):
@@ -128,7 +131,7 @@ class Registrar:
         # The kubelet opens the stream within moments of a registration.
         return time.monotonic() > known.at + min(self._poll_s * float(2 << known.taken), TAKEN_WAIT_MAX_S)
 
-    def _is_followed(self, plugin: Plugin) -> bool:
+    def _is_followed(self, plugin: AnyPlugin) -> bool:
         """Does the node's status have what the plugin offers, as far as is known?"""
         if self._shown(plugin.resource) in (None, plugin.healthy):
             self._differs.pop(plugin.resource, None)
@@ -136,11 +139,11 @@ class Registrar:
         now = time.monotonic()
         return now <= self._differs.setdefault(plugin.resource, now) + STATUS_POLLS * self._poll_s
 
-    async def _register(self, plugin: Plugin, here: tuple[int, int]) -> None:
+    async def _register(self, plugin: AnyPlugin, here: KubeletId) -> None:
         known = self._known.get(plugin.resource)
         was_taken = known is not None and known.kubelet == here and plugin.is_there
         try:
-            await plugin.register()
+            await plugin.register(here)
         except (OSError, KubeError) as error:
             self._known.pop(plugin.resource, None)
             if plugin.resource not in self._failing:
@@ -164,7 +167,7 @@ class Registrar:
 class _Registration:
     """The last one of a resource."""
 
-    kubelet: tuple[int, int]  # its socket
+    kubelet: KubeletId
     at: float
     taken: int = 0  # times in a row that the kubelet has turned away since
 

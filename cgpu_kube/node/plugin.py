@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cgpu_kube.node.host import HEALTHY, UNHEALTHY, Device, preferred, preferred_apart
 from cgpu_kube.node.rpc import Method, UnixServer, call
@@ -19,9 +19,53 @@ VERSION = "v1beta1"
 PROMISE = {"ALIYUN_COM_GPU_GRANT": "kube", "NVIDIA_VISIBLE_DEVICES": "none"}
 
 
-class Plugin:
-    """One resource. `devices` may change at any time; the kubelet gets each change at once. @on_change: a
-    kubelet has taken the list, or its stream has ended."""
+KubeletId = tuple[int, int]  #: inode and change time of its socket
+
+
+def socket_of(directory: Path, name: str) -> Path:
+    return directory / f"cgpu-{name}.sock"
+
+
+class AnyPlugin(Protocol):
+    """A Plugin of this process, or of one that outlives it (keeper.py)."""
+
+    resource: str
+    devices: tuple[Device, ...]
+    healthy: int
+    spread: bool
+    registrations: int
+    streams: int
+    is_taken: bool
+    kubelet: KubeletId | None
+    is_kept: bool
+
+    @property
+    def is_there(self) -> bool: ...
+    def offer(self, devices: Sequence[Device]) -> None: ...
+    async def register(self, kubelet: KubeletId) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Offered:
+    """What is known of one resource, in whichever process it is served. @on_change: a kubelet has taken the list, or
+    its stream has ended."""
+
+    is_kept = False
+
+    def __init__(self, resource: str, on_change: Callable[[], None]) -> None:
+        self.resource = resource
+        self.devices: tuple[Device, ...] = ()
+        self.healthy = 0  # of the devices
+        self.spread = False
+        self.registrations = 0
+        self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
+        self.is_taken = False  # the kubelet of a stream that is open has the devices
+        self.kubelet: KubeletId | None = None  # the one of the last registration that has succeeded
+        self._on_change = on_change
+
+
+class Plugin(Offered):
+    """One resource. `devices` may change at any time; the kubelet gets each change at once."""
 
     def __init__(
         self,
@@ -33,15 +77,8 @@ class Plugin:
         apart: bool = False,
     ) -> None:
         """@apart: each device of a container is to be of another GPU."""
+        super().__init__(resource, on_change)
         self._prefers = preferred_apart if apart else preferred
-        self.resource = resource
-        self.devices: tuple[Device, ...] = ()
-        self.healthy = 0  # of the devices
-        self.spread = False
-        self.registrations = 0
-        self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
-        self.is_taken = False  # the kubelet of a stream that is open has the devices
-        self._on_change = on_change
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {
@@ -51,7 +88,7 @@ class Plugin:
             "Allocate": Method(wire.AllocateRequest, self._allocate),
             "PreStartContainer": Method(wire.PreStartContainerRequest, self._pre_start),
         }
-        self._server = UnixServer(directory / f"cgpu-{name}.sock", {"v1beta1.DevicePlugin": methods})
+        self._server = UnixServer(socket_of(directory, name), {"v1beta1.DevicePlugin": methods})
 
     def offer(self, devices: Sequence[Device]) -> None:
         if tuple(devices) != self.devices:
@@ -60,8 +97,9 @@ class Plugin:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def register(self) -> None:
-        """Serve, and tell the kubelet. Raises OSError or CallFailed."""
+    async def register(self, kubelet: KubeletId) -> None:
+        """Serve, and tell the kubelet, which is that of this socket. Raises OSError or CallFailed."""
+        self.kubelet = None
         if not self._server.is_there:
             await self._server.stop()
             await self._server.start()
@@ -73,10 +111,16 @@ class Plugin:
         )
         await call(self._kubelet, "/v1beta1.Registration/Register", request, wire.Empty)
         self.registrations += 1
+        self.kubelet = kubelet
 
     @property
     def is_there(self) -> bool:
         return self._server.is_there
+
+    @property
+    def inode(self) -> int:
+        """Of its socket; 0: it does not serve."""
+        return self._server.inode
 
     async def stop(self) -> None:
         """Another agent may have made its own socket of that name: that one stays."""

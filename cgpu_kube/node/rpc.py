@@ -99,6 +99,10 @@ class UnixServer:
         except OSError:
             return False
 
+    @property
+    def inode(self) -> int:
+        return self._inode if self._server is not None else 0
+
     async def stop(self) -> None:
         server, self._server = self._server, None
         if server is not None:

@@ -20,10 +20,12 @@ from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender import protocol
 from cgpu_kube.extender.protocol import BindArgs
-from cgpu_kube.extender.service import Extender
+from cgpu_kube.extender.service import Extender, LeaseArgs
+from cgpu_kube.pods import is_agent
 
 Object = dict[str, Any]
 REASON = "UnexpectedAdmissionError"
+NAMESPACE = "cgpu-system"
 
 
 class Admission:
@@ -75,6 +77,7 @@ class Admission:
 
     def _pods(self) -> list[Object]:
         found = [one for one in self.world.api.pods().values() if one["spec"].get("nodeName") == NODE]
+        found = [one for one in found if not is_agent(one)]  # which asks for nothing
         return [one for one in found if one["status"].get("phase") not in ("Failed", "Succeeded")]
 
     async def _sync(self) -> None:
@@ -125,6 +128,15 @@ class Admission:
             await asyncio.sleep(self.tick_s)
 
 
+def agent_pod(world: World, runs: bool, *, name: str = "cgpu-node-1", namespace: str = NAMESPACE) -> None:
+    """The DaemonSet's, with the state of its container as the kubelet writes it."""
+    state = {"running": {}} if runs else {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    meta = {"name": name, "namespace": namespace, "uid": name, "labels": {"app.kubernetes.io/name": "cgpu-node"}}
+    status = {"phase": "Running", "containerStatuses": [{"name": "node", "state": state}]}
+    spec = {"nodeName": NODE, "containers": [{"name": "node"}]}
+    world.api.put(PODS, {"metadata": meta, "spec": spec, "status": status})
+
+
 class Wanted:
     """A ReplicaSet of @count pods with @units each, and a scheduler with the extender that binds them."""
 
@@ -137,7 +149,11 @@ class Wanted:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Wanted]:
-        async with kube.Client(kube.Config(self.world.api.url)) as client, Extender(client, None) as extender:
+        lease = LeaseArgs(NAMESPACE, "cgpu-extender", "e_1")
+        async with (
+            kube.Client(kube.Config(self.world.api.url)) as client,
+            Extender(client, None, lease=lease) as extender,
+        ):
             task = asyncio.create_task(self._control(extender))
             try:
                 yield self
@@ -169,7 +185,7 @@ class Wanted:
         node = self.world.api.get(NODES, "", NODE)
         there = int((node or {}).get("status", {}).get("allocatable", {}).get(GPU_MEM, 0))
         held = sum(self.units for one in self.alive() if one["spec"].get("nodeName"))
-        if not extender.is_ready or there - held < self.units:
+        if not extender.is_ready or not extender.is_leader or there - held < self.units:
             return
         args = protocol.FilterArgs(pod, (NODE,), None)
         if not protocol.filter_nodes(args, extender.ledger)["NodeNames"]:

@@ -9,14 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "unit/daemon"))  # fakes.py: a node with cgpud on the fake kernel
-sys.path.append(str(Path(__file__).parents[1] / "unit/cli"))  # command_tree.py
-
 from deployed import Object, kustomized, named
 from fakes import Run, drive
+from hypothesis import HealthCheck, settings
 
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

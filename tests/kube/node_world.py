@@ -15,6 +15,7 @@ from typing import Any
 
 from fake_api import FakeApi
 from fake_kubelet import FakeKubelet
+from fakelink import FakeLink, example_gpus
 from fakes import Node
 
 from cgpu_common.config import Config
@@ -22,7 +23,6 @@ from cgpu_common.model import MIB
 from cgpu_kube import api
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL, NV_GPU
 from cgpu_kube.node.agent import Agent, Settings
-from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.grants import ANNOTATIONS
 from cgpud.kube import KubeClient
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -26,12 +24,8 @@ CLOSED = (
 )
 
 
-def drive(work: Callable[[Cluster], Awaitable[None]], **more: Any) -> None:
-    async def main() -> None:
-        async with Cluster(our_node("n1", gpu(0, 15)), token="scheduler-token", **more) as cluster:
-            await work(cluster)
-
-    asyncio.run(main())
+def guarded(**more: Any) -> Cluster:
+    return Cluster(our_node("n1", gpu(0, 15)), token="scheduler-token", **more)
 
 
 async def ask(cluster: Cluster, method: str, path: str, header: str | None, body: Any = None) -> tuple[int, Any]:
@@ -52,8 +46,8 @@ HEADERS = (None, "", "Bearer", "Bearer ", "Basic eDp5", "Bearer other", "Bearer 
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_an_unknown_client_binds_nothing_and_sees_nothing(header: str | None) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_an_unknown_client_binds_nothing_and_sees_nothing(header: str | None) -> None:
+    async with guarded() as cluster:
         one = cluster.put(simple("a", 6))
         for method, path in CLOSED:
             status, answer = await ask(cluster, method, path, header, binding(one) if method == "POST" else None)
@@ -61,13 +55,11 @@ def test_an_unknown_client_binds_nothing_and_sees_nothing(header: str | None) ->
         assert cluster.server.bindings == []
         assert cluster.stored("a")["metadata"].get("annotations") == one["metadata"].get("annotations")
 
-    drive(work)
 
-
-def test_a_known_client_without_a_right() -> None:
+async def test_a_known_client_without_a_right() -> None:
     """A pod's service account, as every pod of the cluster has one."""
 
-    async def work(cluster: Cluster) -> None:
+    async with guarded() as cluster:
         cluster.server.users["pod-token"] = {
             "username": "system:serviceaccount:default:default",
             "uid": "u",
@@ -85,11 +77,9 @@ def test_a_known_client_without_a_right() -> None:
         assert review["extra"] == {"authentication.kubernetes.io/pod-name": ["p"]} and review["uid"] == "u"
         assert sum(one["kind"] == "TokenReview" for one in cluster.server.reviews) == 1, "its answer counts for a while"
 
-    drive(work)
 
-
-def test_who_has_the_right() -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_who_has_the_right() -> None:
+    async with guarded() as cluster:
         one = cluster.put(simple("a", 6))
         assert await cluster.schedule(one) == ""
         count = len(cluster.server.reviews)
@@ -102,28 +92,22 @@ def test_who_has_the_right() -> None:
         assert (await ask(cluster, "GET", "/gpushare-scheduler/inspect", "Bearer prometheus"))[0] == 200
         assert (await ask(cluster, "POST", BIND, "Bearer prometheus"))[0] == 403
 
-    drive(work)
 
-
-def test_probes_are_for_all() -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_probes_are_for_all() -> None:
+    async with guarded() as cluster:
         for path in access.FOR_ALL:
             assert (await ask(cluster, "GET", path, None))[0] == 200
         assert (await ask(cluster, "GET", "/nothing", None))[0] == 401
 
-    drive(work)
 
-
-def test_without_the_api_server_no_one_is_let_in() -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_without_the_api_server_no_one_is_let_in() -> None:
+    async with guarded() as cluster:
         one = cluster.put(simple("a", 6))
         await cluster.settled()
         await cluster.server.down()
         status, answer = await cluster.post("bind", binding(one))
         assert status == 503
         assert "the API server cannot say who may do this" in answer["Error"]
-
-    drive(work)
 
 
 def test_an_answer_ends() -> None:

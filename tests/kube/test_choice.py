@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster, gpu, our_node, pod, simple
 from deployed import Object, Policy
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import NODE, NODES, PODS, SIZES, World
 from node_world import container as node_container
 
@@ -63,15 +63,12 @@ def nv_node(name: str = "n1", mode: str = "cgpu") -> Object:
         (notes.HAMI_NO_UUID, "GPU-0", "1"),
     ],
 )
-def test_the_scheduler_takes_one_of_the_wanted(key: str, text: str, index: str) -> None:
-    async def whole() -> None:
-        async with Cluster(our_node("n1", T4, H100)) as cluster:
-            cluster.server.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}))
-            found = cluster.put(wish(key, text))
-            assert await cluster.schedule(found) == ""
-            assert cluster.stored("p")["metadata"]["annotations"][notes.INDEX] == index
-
-    asyncio.run(whole())
+async def test_the_scheduler_takes_one_of_the_wanted(key: str, text: str, index: str) -> None:
+    async with Cluster(our_node("n1", T4, H100)) as cluster:
+        cluster.server.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}))
+        found = cluster.put(wish(key, text))
+        assert await cluster.schedule(found) == ""
+        assert cluster.stored("p")["metadata"]["annotations"][notes.INDEX] == index
 
 
 def namespace(labels: dict[str, str], name: str = "default") -> Object:
@@ -89,14 +86,11 @@ def namespace(labels: dict[str, str], name: str = "default") -> Object:
         (notes.GPU_UUID, ",".join("ab"[i % 2] + str(i) for i in range(17)), "is no list of 1 to 16 names"),
     ],
 )
-def test_a_node_without_it_says_so(key: str, text: str, sentence: str) -> None:
-    async def whole() -> None:
-        async with Cluster(our_node("n1", T4, H100)) as cluster:
-            answer = await cluster.filter(wish(key, text))
-            assert sentence in answer["FailedNodes"]["n1"] and answer["NodeNames"] == []
-            assert answer["FailedAndUnresolvableNodes"].keys() == {"n1"}, "no preemption helps"
-
-    asyncio.run(whole())
+async def test_a_node_without_it_says_so(key: str, text: str, sentence: str) -> None:
+    async with Cluster(our_node("n1", T4, H100)) as cluster:
+        answer = await cluster.filter(wish(key, text))
+        assert sentence in answer["FailedNodes"]["n1"] and answer["NodeNames"] == []
+        assert answer["FailedAndUnresolvableNodes"].keys() == {"n1"}, "no preemption helps"
 
 
 def test_a_uuid_is_the_namespaces_to_allow(objects: dict) -> None:
@@ -124,26 +118,23 @@ def test_a_uuid_is_the_namespaces_to_allow(objects: dict) -> None:
     assert policy.sentences(hami) == [], "it may be for a node of HAMi's"
 
 
-def test_the_agent_looks_again(tmp_path: Path, run: Run) -> None:
+async def test_the_agent_looks_again(tmp_path: Path) -> None:
     """An author may write annotations after the binding, and without an extender the kubelet chooses."""
 
-    async def main() -> None:
-        world = World(tmp_path)
-        async with world.running():
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
-            first, second = world.agent.gpus
-            world.api.put("api/v1/namespaces", namespace({}, "team"))
-            placed = notes.write({"main": {1: 6}}, 80, NOW_NS)
-            wanted = world.pod("a", node_container(mem=6), annotations=placed | {notes.GPU_UUID: second.uuid})
-            assert "its namespace does not allow it" in await world.refused(wanted)
-            world.api.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}, "team"))
-            assert world.slots(await world.start(wanted)) == [(1, 6116)]
-            other = world.pod("b", node_container(mem=6), annotations=placed | {notes.GPU_UUID: first.uuid})
-            assert f"is on GPU 1, which is {second.uuid}, and {first.uuid} asked for" in await world.refused(other)
-            model = world.pod("c", node_container(mem=6), annotations=placed | {notes.GPU_TYPE: "B200"})
-            assert "and B200 asked for; delete the pod" in await world.refused(model)
-
-    run(main())
+    world = World(tmp_path)
+    async with world.running():
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
+        first, second = world.agent.gpus
+        world.api.put("api/v1/namespaces", namespace({}, "team"))
+        placed = notes.write({"main": {1: 6}}, 80, NOW_NS)
+        wanted = world.pod("a", node_container(mem=6), annotations=placed | {notes.GPU_UUID: second.uuid})
+        assert "its namespace does not allow it" in await world.refused(wanted)
+        world.api.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}, "team"))
+        assert world.slots(await world.start(wanted)) == [(1, 6116)]
+        other = world.pod("b", node_container(mem=6), annotations=placed | {notes.GPU_UUID: first.uuid})
+        assert f"is on GPU 1, which is {second.uuid}, and {first.uuid} asked for" in await world.refused(other)
+        model = world.pod("c", node_container(mem=6), annotations=placed | {notes.GPU_TYPE: "B200"})
+        assert "and B200 asked for; delete the pod" in await world.refused(model)
 
 
 # ---- amounts that depend on the GPU ----
@@ -172,7 +163,7 @@ def test_a_percentage_is_of_each_gpus_own_memory() -> None:
     assert isinstance(only, NoRoom) and only.never
 
 
-LIMIT = "nvidia.com/container.c0.gpu-memory.limit"
+LIMIT, REQUEST = (f"nvidia.com/container.c0.gpu-memory.{word}" for word in ("limit", "request"))
 NAMED = [
     (named({NV_GPU: 1, NV_MEM: 6000}), (1, 6000, 0, 0)),
     (named({NV_GPU: 2, NV_PERCENT: 50, NV_CORES: 33}), (2, 0, 50, 33)),
@@ -184,6 +175,8 @@ NAMED = [
         (1, 3000, 0, 0),
     ),
     (named({NV_GPU: 1}, annotations={"nvidia.com/container.other.gpu-memory.limit": "4Gi"}), (1, 0, 100, 0)),
+    (named({NV_GPU: 1}, annotations={REQUEST: "2Gi"}), (1, 2048, 0, 0)),
+    (named({NV_GPU: 1}, annotations={REQUEST: "2Gi", LIMIT: "4Gi"}), (1, 4096, 0, 0)),
 ]
 
 
@@ -212,6 +205,15 @@ def test_others_names(found: Object, wanted: tuple[int, ...]) -> None:
             named({NV_GPU: 1}, annotations={"nvidia.com/container.c0.gpu-memory.limit": "much"}),
             "annotation nvidia.com/container.c0.gpu-memory.limit=much",
         ),
+        (named({NV_GPU: 1}, annotations={REQUEST: "-1Gi"}), f"annotation {REQUEST}=-1Gi"),
+        (
+            named({NV_GPU: 1}, annotations={REQUEST: "5Gi", LIMIT: "4Gi"}),
+            f"annotation {REQUEST} is 5120 MiB and the limit 4096: the limit is the larger one",
+        ),
+        (
+            named({NV_GPU: 1, NV_PERCENT: 50}, annotations={LIMIT: "4Gi"}),
+            f"nvidia.com/gpumem-percentage and the annotation {LIMIT} exclude each other",
+        ),
     ],
 )
 def test_others_names_that_are_refused(found: Object, sentence: str) -> None:
@@ -220,66 +222,57 @@ def test_others_names_that_are_refused(found: Object, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def test_a_node_takes_them_that_says_so() -> None:
-    async def whole() -> None:
-        async with Cluster(our_node("n0", T4, H100), nv_node("n1")) as cluster:
-            answer = await cluster.filter(named({NV_GPU: 1, NV_MEM: 6000}))
-            assert answer["NodeNames"] == ["n1"]
-            assert answer["FailedNodes"] == {"n0": "the node takes no nvidia.com/gpumem: label it cgpu.io/names=nvidia"}
-            cores = await cluster.filter(named({NV_GPU: 1, NV_MEM: 6000, NV_CORES: 30}))
-            assert "offers no % of compute" in cores["FailedNodes"]["n1"], "in the mode cgpu nothing would keep it"
-            found = cluster.put(named({NV_GPU: 2, NV_PERCENT: 50}))
-            assert await cluster.schedule(found) == ""
-            texts = cluster.stored("p")["metadata"]["annotations"]
-            assert texts[notes.ALLOCATION] == '{"c0":{"0":8,"1":40}}' and texts[notes.POD] == "48"
-            assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
-            await cluster.stop()
-            await cluster.start()
-            assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
-            late = simple("q", 40)
-            cluster.put(late)
-            assert "GPU 1 has 39 of 79 GiB free" in (await cluster.filter(late, "n1"))["FailedNodes"]["n1"]
-
-    asyncio.run(whole())
+async def test_a_node_takes_them_that_says_so() -> None:
+    async with Cluster(our_node("n0", T4, H100), nv_node("n1")) as cluster:
+        answer = await cluster.filter(named({NV_GPU: 1, NV_MEM: 6000}))
+        assert answer["NodeNames"] == ["n1"]
+        assert answer["FailedNodes"] == {"n0": "the node takes no nvidia.com/gpumem: label it cgpu.io/names=nvidia"}
+        cores = await cluster.filter(named({NV_GPU: 1, NV_MEM: 6000, NV_CORES: 30}))
+        assert "offers no % of compute" in cores["FailedNodes"]["n1"], "in the mode cgpu nothing would keep it"
+        found = cluster.put(named({NV_GPU: 2, NV_PERCENT: 50}))
+        assert await cluster.schedule(found) == ""
+        texts = cluster.stored("p")["metadata"]["annotations"]
+        assert texts[notes.ALLOCATION] == '{"c0":{"0":8,"1":40}}' and texts[notes.POD] == "48"
+        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
+        await cluster.stop()
+        await cluster.start()
+        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
+        late = simple("q", 40)
+        cluster.put(late)
+        assert "GPU 1 has 39 of 79 GiB free" in (await cluster.filter(late, "n1"))["FailedNodes"]["n1"]
 
 
-def test_a_whole_gpu_of_nvidias_plugin_is_no_concern() -> None:
+async def test_a_whole_gpu_of_nvidias_plugin_is_no_concern() -> None:
     """nvidia.com/gpu alone: on a node that takes the names all of a GPU's memory, on others nothing of ours."""
 
-    async def whole() -> None:
-        async with Cluster(our_node("n0", T4), nv_node("n1")) as cluster:
-            found = cluster.put(named({NV_GPU: 1}))
-            assert (await cluster.filter(found, "n0", "foreign"))["NodeNames"] == ["n0", "foreign"]
-            assert await cluster.bind(found, "n0") == ""
-            await cluster.settled()
-            assert notes.INDEX not in (cluster.stored("p")["metadata"].get("annotations") or {})
-            assert cluster.extender.ledger.used("n0") == {} and cluster.extender.ledger.held("n0") == []
-            bound = named({NV_GPU: 1})
-            bound["metadata"]["name"], bound["spec"]["nodeName"] = "q", "n1"
-            cluster.put(bound)
-            await cluster.settled()
-            assert {i: load.units for i, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 79}
-
-    asyncio.run(whole())
+    async with Cluster(our_node("n0", T4), nv_node("n1")) as cluster:
+        found = cluster.put(named({NV_GPU: 1}))
+        assert (await cluster.filter(found, "n0", "foreign"))["NodeNames"] == ["n0", "foreign"]
+        assert await cluster.bind(found, "n0") == ""
+        await cluster.settled()
+        assert notes.INDEX not in (cluster.stored("p")["metadata"].get("annotations") or {})
+        assert cluster.extender.ledger.used("n0") == {} and cluster.extender.ledger.held("n0") == []
+        bound = named({NV_GPU: 1})
+        bound["metadata"]["name"], bound["spec"]["nodeName"] = "q", "n1"
+        cluster.put(bound)
+        await cluster.settled()
+        assert {i: load.units for i, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 79}
 
 
-def test_a_later_annotation_widens_nothing() -> None:
+async def test_a_later_annotation_widens_nothing() -> None:
     """The extender has counted 4 GiB; its next life reads the same, whatever the author has written since."""
 
-    async def whole() -> None:
-        async with Cluster(nv_node()) as cluster:
-            key = "nvidia.com/container.c0.gpu-memory.limit"
-            found = cluster.put(named({NV_GPU: 1}, annotations={key: "4Gi"}))
-            assert await cluster.schedule(found) == ""
-            for text in ("300Mi", "rubbish"):
-                edited = copy.deepcopy(cluster.stored("p"))
-                edited["metadata"]["annotations"] |= {LIMIT: text, notes.GPU_TYPE: ";"}
-                cluster.put(edited)
-                await cluster.stop()
-                await cluster.start()
-                assert cluster.extender.ledger.used("n1")[0].units == 4
-
-    asyncio.run(whole())
+    async with Cluster(nv_node()) as cluster:
+        key = "nvidia.com/container.c0.gpu-memory.limit"
+        found = cluster.put(named({NV_GPU: 1}, annotations={key: "4Gi"}))
+        assert await cluster.schedule(found) == ""
+        for text in ("300Mi", "rubbish"):
+            edited = copy.deepcopy(cluster.stored("p"))
+            edited["metadata"]["annotations"] |= {LIMIT: text, notes.GPU_TYPE: ";"}
+            cluster.put(edited)
+            await cluster.stop()
+            await cluster.start()
+            assert cluster.extender.ledger.used("n1")[0].units == 4
 
 
 def nv_world(tmp_path: Path, mode: str = "cgpu") -> World:
@@ -295,64 +288,60 @@ async def offered(world: World, count: int) -> None:
     await eventually(lambda: world.kubelet.allocatable(NV_GPU) == count, f"{count} of nvidia.com/gpu")
 
 
-def test_the_agent_offers_and_gives_them(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = nv_world(tmp_path)
-        async with world.running():
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
-            assert NV_GPU not in world.kubelet.resources
-            world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
-            await offered(world, 40)
-            await eventually(lambda: world.agent.cluster.published().names == "nvidia", "published")  # type: ignore[union-attr]
-            half = world.pod(
-                "a", nv_container(gpu=1, percent=50), annotations=notes.write({"main": {1: 40}}, 80, NOW_NS)
-            )
-            started = await world.start(half)
-            assert world.slots(started) == [(1, SIZES[1] // 2)]
-            assert world.env(started)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "40"
-            exact = world.pod("b", nv_container(gpu=1, mem=3001), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS))
-            assert world.slots(await world.start(exact)) == [(0, 3001)]
-            both = notes.write({"main": {0: 1, 1: 1}}, 15, NOW_NS)
-            two = world.pod("c", nv_container(gpu=2, mem=900), annotations=both)
-            assert world.slots(await world.start(two)) == [(0, 900), (1, 900)]
-            limit = {"nvidia.com/container.main.gpu-memory.limit": "2Gi"}
-            small = world.pod("d", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | limit)
-            assert world.slots(await world.start(small)) == [(0, 2048)]
-            # Written after the binding: the scheduler has counted 3 units.
-            wide = {"nvidia.com/container.main.gpu-memory.limit": "9Gi"}
-            more = world.pod("e", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | wide)
-            assert "it must be 256 to 3021 MiB, as the scheduler has counted it" in await world.refused(more)
-            tiny = world.pod("f", nv_container(gpu=1, mem=100), annotations=notes.write({"main": {0: 1}}, 15, NOW_NS))
-            assert "asks for 100 MiB of GPU 0; it must be 256 to" in await world.refused(tiny)
-            # Without an extender: the kubelet's GPU, and all of what is free is not promised twice.
-            whole = world.pod("g", nv_container(gpu=1))
-            assert "GPU" in await world.refused(whole)
-
-    run(main())
+async def test_the_agent_offers_and_gives_them(tmp_path: Path) -> None:
+    world = nv_world(tmp_path)
+    async with world.running():
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
+        assert NV_GPU not in world.kubelet.resources
+        world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
+        await offered(world, 40)
+        await eventually(lambda: world.agent.cluster.published().names == "nvidia", "published")  # type: ignore[union-attr]
+        half = world.pod("a", nv_container(gpu=1, percent=50), annotations=notes.write({"main": {1: 40}}, 80, NOW_NS))
+        started = await world.start(half)
+        assert world.slots(started) == [(1, SIZES[1] // 2)]
+        assert world.env(started)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "40"
+        exact = world.pod("b", nv_container(gpu=1, mem=3001), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS))
+        assert world.slots(await world.start(exact)) == [(0, 3001)]
+        both = notes.write({"main": {0: 1, 1: 1}}, 15, NOW_NS)
+        two = world.pod("c", nv_container(gpu=2, mem=900), annotations=both)
+        assert world.slots(await world.start(two)) == [(0, 900), (1, 900)]
+        limit = {"nvidia.com/container.main.gpu-memory.limit": "2Gi"}
+        small = world.pod("d", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | limit)
+        assert world.slots(await world.start(small)) == [(0, 2048)]
+        # Written after the binding: the scheduler has counted 3 units.
+        wide = {"nvidia.com/container.main.gpu-memory.limit": "9Gi"}
+        more = world.pod("e", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | wide)
+        assert "it must be 256 to 3021 MiB, as the scheduler has counted it" in await world.refused(more)
+        tiny = world.pod("f", nv_container(gpu=1, mem=100), annotations=notes.write({"main": {0: 1}}, 15, NOW_NS))
+        assert "asks for 100 MiB of GPU 0; it must be 256 to" in await world.refused(tiny)
+        # Without an extender: the kubelet's GPU, and all of what is free is not promised twice.
+        whole = world.pod("g", nv_container(gpu=1))
+        assert "GPU" in await world.refused(whole)
 
 
-def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = nv_world(tmp_path)
-        async with world.running():
-            world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
-            await offered(world, 40)
-            running = await world.start(world.pod("a", nv_container(gpu=1, mem=3000)))
-            world.label("cgpu")
-            await eventually(lambda: "until no pod asks by it: team/a" in world.agent._said.get("names", ""), "said")
-            await world.stop_agent()
-            await world.start_agent()
-            await offered(world, 40)
-            await eventually(lambda: world.agent.offer.names == notes.NAMES, "the names as before")
-            await world.end(running)
-            world.api.remove(PODS, "team", "a")
-            await offered(world, 0)
-            world.label("cgpu", **{notes.NAMES_LABEL: "others"})
-            await eventually(lambda: "it must be nvidia" in world.agent._said.get("names", ""), "the sentence")
+async def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path) -> None:
+    world = nv_world(tmp_path)
+    async with world.running():
+        world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
+        await offered(world, 40)
+        running = await world.start(world.pod("a", nv_container(gpu=1, mem=3000)))
+        world.label("cgpu")
+        await eventually(lambda: "until no pod asks by it: team/a" in world.agent._said.get("names", ""), "said")
+        await world.stop_agent()
+        await world.start_agent()
+        await offered(world, 40)
+        await eventually(lambda: world.agent.offer.names == notes.NAMES, "the names as before")
+        await world.end(running)
+        world.api.remove(PODS, "team", "a")
+        await offered(world, 0)
+        world.label("cgpu", **{notes.NAMES_LABEL: "others"})
+        await eventually(lambda: "it must be nvidia" in world.agent._said.get("names", ""), "the sentence")
+
+        def is_without_names() -> bool:
             node = world.api.get(NODES, "", NODE)
-            assert node is not None and '"names"' not in node["metadata"]["annotations"][notes.NODE_GPUS]
+            return node is not None and '"names"' not in node["metadata"]["annotations"][notes.NODE_GPUS]
 
-    run(main())
+        await eventually(is_without_names, "the annotation, which the agent writes after it said so")
 
 
 def test_devices_of_different_gpus() -> None:

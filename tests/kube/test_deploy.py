@@ -349,6 +349,44 @@ def test_one_command_builds_and_one_imports_or_pushes(tmp_path: Path, objects: d
         assert run(*words).returncode != 0, words
 
 
+def test_a_node_with_containerd_alone_imports_what_was_saved(tmp_path: Path) -> None:
+    """Nodes of a cluster have neither podman nor docker: without a FILE the sentence says the way."""
+    log, tools = tmp_path / "log", tmp_path / "tools"
+    ctr = stand_in(tmp_path, "ctr", f'echo "ctr $*" >>{log}; cat "$5" >>{log}')
+    tools.mkdir()
+    for name in ("cat", "dirname", "mktemp", "sed", "sh"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {"CTR": str(ctr), "PATH": str(tools)}
+        return subprocess.run([REPO / "deploy/image", *words], env=env, capture_output=True, text=True, cwd=tmp_path)
+
+    done = run("import")
+    assert done.returncode == 1 and "deploy/image import FILE here" in done.stderr
+    done = run("import", "gone.tar")
+    assert done.returncode == 1 and "gone.tar: no such file" in done.stderr and not log.exists()
+    (tmp_path / "image.tar").write_text("archive\n")
+    assert run("import", "image.tar").returncode == 0
+    assert log.read_text() == f"ctr --namespace k8s.io images import {tmp_path}/image.tar\narchive\n"
+
+
+TYPED = sorted(
+    str(one.relative_to(REPO)) for one in (REPO / "deploy").rglob("*") if one.is_file() and os.access(one, os.X_OK)
+)
+
+
+@pytest.mark.parametrize("script", [*TYPED, "scripts/node-image"])
+def test_a_script_that_is_typed_has_a_help(tmp_path: Path, script: str) -> None:
+    """A help does nothing, and an option that does not exist is no directory, node or file."""
+    assert len(TYPED) == 3
+    for words, code in ((["--help"], 0), (["-h"], 0), (["--other"], 2), (["name", "--other"], 2), ([], 2)):
+        env = {"PATH": os.environ["PATH"], "KUBECTL": "/nowhere", "ENGINE": "/nowhere", "CTR": "/nowhere"}
+        done = subprocess.run([REPO / script, *words], env=env, capture_output=True, text=True, cwd=tmp_path)
+        said, other = (done.stderr, done.stdout) if code else (done.stdout, done.stderr)
+        assert (done.returncode, other) == (code, "") and said.startswith(script), (words, done)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_identity_of_a_nodes_unit(tmp_path: Path) -> None:
     """The request is bound to the Node object, and what is printed is what the agent reads."""
     log = tmp_path / "log"

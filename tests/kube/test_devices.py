@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fakes import Run, eventually
+from fakelink import FakeLink, example_gpus
+from fakes import eventually
 from hypothesis import given
 from hypothesis import strategies as st
 from node_world import SIZES, World, container
@@ -17,7 +18,6 @@ from cgpu_common.model import MIB
 from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.node import host
 from cgpu_kube.node.host import HostGpu, Offer
-from cgpud.fakelink import FakeLink, example_gpus
 
 PODS = 16
 STATUS_MAX = 5_000_000  # looks at a device; 617 million jammed a kubelet for minutes
@@ -65,21 +65,18 @@ def test_the_choice_of_devices_takes_linear_time() -> None:
     assert few == [f"GPU-0{host.SEPARATOR}{number}" for number in range(3)], "low numbers: they are there for longest"
 
 
-def test_a_kubelet_that_restarts_has_its_devices_at_once(tmp_path: Path, run: Run) -> None:
+async def test_a_kubelet_that_restarts_has_its_devices_at_once(tmp_path: Path) -> None:
     """Sixteen pods hold four fifths of eight GPUs in the finest unit."""
 
-    async def main() -> None:
-        world = World(tmp_path, link=eight_gpus(), settings={"unit": "MiB"})
-        async with world.running():
-            total = 8 * 317
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "ready")
-            for number in range(PODS):
-                pod = world.pod(f"p{number}", container(mem=125), annotations=bound(number // 2, 125))
-                await world.start(pod)
-            await world.kubelet.restart()
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "again")
-            looks = world.kubelet.health_status(GPU_MEM)
-            assert looks <= STATUS_MAX, f"{looks} looks at a device"
-            assert len(world.kubelet.resources[GPU_MEM].used) == PODS * 125
-
-    run(main())
+    world = World(tmp_path, link=eight_gpus(), settings={"unit": "MiB"})
+    async with world.running():
+        total = 8 * 317
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "ready")
+        for number in range(PODS):
+            pod = world.pod(f"p{number}", container(mem=125), annotations=bound(number // 2, 125))
+            await world.start(pod)
+        await world.kubelet.restart()
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "again")
+        looks = world.kubelet.health_status(GPU_MEM)
+        assert looks <= STATUS_MAX, f"{looks} looks at a device"
+        assert len(world.kubelet.resources[GPU_MEM].used) == PODS * 125

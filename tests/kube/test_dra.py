@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_api import recorded
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
 
 from cgpu_common.model import MIB
@@ -97,65 +97,54 @@ async def started(world: World, pod: dict[str, Any], prepared: Any, name: str = 
 # ---- the slice ----
 
 
-def test_the_slice_has_each_gpu_with_its_own_capacity(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            spec = published(world)
-            assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
-            first, second = spec["devices"]
-            like = recorded("resourceslice")["spec"]["devices"][0]
-            assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
-            assert first["capacity"]["memory"] == {
-                "value": "15109Mi",
-                "requestPolicy": {
-                    "default": "15109Mi",
-                    "validRange": {"min": "256Mi", "max": "15109Mi", "step": "1Mi"},
-                },
-            }
-            # The driver needs 1500 MiB of the second, and 1024 of them are its own part.
-            assert second["capacity"]["memory"]["value"] == f"{81559 - 1500 + 1024}Mi"
-            assert second["capacity"]["slots"] == like["capacity"]["slots"]
-            assert first["allowMultipleAllocations"] is True
-            found = world.api.get(SLICES, "", SLICE)
-            assert found is not None
-            assert found["metadata"]["ownerReferences"][0]["uid"] == world.api.get(NODES, "", NODE)["metadata"]["uid"]  # type: ignore[index]
-            await asyncio.sleep(0.5)
-            again = world.api.get(SLICES, "", SLICE)
-            assert again is not None
-            assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], (
-                "no write without a change"
-            )
-
-    run(main())
+async def test_the_slice_has_each_gpu_with_its_own_capacity(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        spec = published(world)
+        assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
+        first, second = spec["devices"]
+        like = recorded("resourceslice")["spec"]["devices"][0]
+        assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
+        assert first["capacity"]["memory"] == {
+            "value": "15109Mi",
+            "requestPolicy": {
+                "default": "15109Mi",
+                "validRange": {"min": "256Mi", "max": "15109Mi", "step": "1Mi"},
+            },
+        }
+        # The driver needs 1500 MiB of the second, and 1024 of them are its own part.
+        assert second["capacity"]["memory"]["value"] == f"{81559 - 1500 + 1024}Mi"
+        assert second["capacity"]["slots"] == like["capacity"]["slots"]
+        assert first["allowMultipleAllocations"] is True
+        found = world.api.get(SLICES, "", SLICE)
+        assert found is not None
+        assert found["metadata"]["ownerReferences"][0]["uid"] == world.api.get(NODES, "", NODE)["metadata"]["uid"]  # type: ignore[index]
+        await asyncio.sleep(0.5)
+        again = world.api.get(SLICES, "", SLICE)
+        assert again is not None
+        assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], "no write without a change"
 
 
-def test_a_slice_that_the_kubelet_deleted_is_published_again(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            for _ in range(3):
-                world.api.remove(SLICES, "", SLICE)
-                await eventually(lambda: published(world), "published again")
-            await world.kubelet.restart()
-            await world.kubelet.find_drivers()
-            assert world.kubelet.drivers == {DRIVER: str(world.kubelet.directory / "plugins/cgpu.io/dra.sock")}
-
-    run(main())
+async def test_a_slice_that_the_kubelet_deleted_is_published_again(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        for _ in range(3):
+            world.api.remove(SLICES, "", SLICE)
+            await eventually(lambda: published(world), "published again")
+        await world.kubelet.restart()
+        await world.kubelet.find_drivers()
+        assert world.kubelet.drivers == {DRIVER: str(world.kubelet.directory / "plugins/cgpu.io/dra.sock")}
 
 
-def test_a_changed_slice_has_the_next_generation(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
-            assert found is not None
-            found["spec"]["devices"].pop()
-            world.api.put(SLICES, found)
-            await eventually(lambda: len(published(world)["devices"]) == 2, "both")  # type: ignore[index]
-            assert published(world)["pool"]["generation"] == 2  # type: ignore[index]
-
-    run(main())
+async def test_a_changed_slice_has_the_next_generation(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
+        assert found is not None
+        found["spec"]["devices"].pop()
+        world.api.put(SLICES, found)
+        await eventually(lambda: len(published(world)["devices"]) == 2, "both")  # type: ignore[index]
+        assert published(world)["pool"]["generation"] == 2  # type: ignore[index]
 
 
 UNUSABLE = [
@@ -165,8 +154,8 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("state", "effect", "why"), UNUSABLE, ids=["lost", "mig"])
-def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
-    world: World, run: Run, state: dict[str, Any], effect: str, why: str
+async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
+    world: World, state: dict[str, Any], effect: str, why: str
 ) -> None:
     from cgpu_common.model import NvmlGpu
 
@@ -178,169 +167,145 @@ def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
             for n, gpu in enumerate(world.link.inventory)
         )
 
-    async def main() -> None:
-        world.node.nvml = nvml
-        async with world.running():
-            await ready(world)
-            now.update(state)
-            world.node.daemon._inventory._nvml_until = 0.0
-            await world.node.prepare("0" * 64)  # an admission asks NVML
-            await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
-            (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]
-            assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": effect}]
-            await eventually(lambda: {"gpu-0": 1, "gpu-1": 2} in world.kubelet.health, "the health stream")
-            answer = await world.kubelet.prepare(DRIVER, claim(world, "c", {"device": "gpu-1"}))
-            (one,) = answer.values()
-            assert one.error == why
-
-    run(main())
+    world.node.nvml = nvml
+    async with world.running():
+        await ready(world)
+        now.update(state)
+        world.node.daemon._inventory._nvml_until = 0.0
+        await world.node.prepare("0" * 64)  # an admission asks NVML
+        await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
+        (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]
+        assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": effect}]
+        await eventually(lambda: {"gpu-0": 1, "gpu-1": 2} in world.kubelet.health, "the health stream")
+        answer = await world.kubelet.prepare(DRIVER, claim(world, "c", {"device": "gpu-1"}))
+        (one,) = answer.values()
+        assert one.error == why
 
 
 # ---- claims ----
 
 
-def test_a_claim_becomes_the_slice_of_its_pod(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world)
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            (device,) = prepared.devices
-            assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
-            assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
-            reply = await started(world, pod_with(world, "p", "c"), prepared)
-            assert reply["ok"], reply
-            (slot,) = world.link.containers[f"claim-{named[2]}"].slots
-            assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
-            assert "CGPU_DISABLE" not in world.env(reply["id"])
-
-    run(main())
+async def test_a_claim_becomes_the_slice_of_its_pod(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        (device,) = prepared.devices
+        assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
+        assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
+        reply = await started(world, pod_with(world, "p", "c"), prepared)
+        assert reply["ok"], reply
+        (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+        assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
+        assert "CGPU_DISABLE" not in world.env(reply["id"])
 
 
-def test_pods_and_containers_of_one_claim_share_one_slice(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world)
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            both = (
-                container("a", resources={"claims": [{"name": "c"}]}),
-                container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
-            )
-            first, second = pod_with(world, "p1", "c", containers=both), pod_with(world, "p2", "c")
-            ids = [
-                (await started(world, first, prepared, "a"))["id"],
-                (await started(world, first, prepared, "b"))["id"],
-                (await started(world, second, prepared))["id"],
-            ]
-            assert list(world.link.containers) == [f"claim-{named[2]}"]
-            for container_id in ids[:2]:
-                await world.end(container_id)
-            assert world.link.containers
-            await world.end(ids[2])
-            assert not world.link.containers
-            await world.kubelet.unprepare(DRIVER, named)
-            assert not list((world.directory / "cdi").iterdir())
-
-    run(main())
+async def test_pods_and_containers_of_one_claim_share_one_slice(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        both = (
+            container("a", resources={"claims": [{"name": "c"}]}),
+            container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
+        )
+        first, second = pod_with(world, "p1", "c", containers=both), pod_with(world, "p2", "c")
+        ids = [
+            (await started(world, first, prepared, "a"))["id"],
+            (await started(world, first, prepared, "b"))["id"],
+            (await started(world, second, prepared))["id"],
+        ]
+        assert list(world.link.containers) == [f"claim-{named[2]}"]
+        for container_id in ids[:2]:
+            await world.end(container_id)
+        assert world.link.containers
+        await world.end(ids[2])
+        assert not world.link.containers
+        await world.kubelet.unprepare(DRIVER, named)
+        assert not list((world.directory / "cdi").iterdir())
 
 
-def test_a_claim_of_two_gpus(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(
-                world,
-                "c",
-                {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
-                {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
-            )
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
-            slots = world.link.containers[f"claim-{named[2]}"].slots
-            assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
-            part = container(resources={"claims": [{"name": "c", "request": "big"}]})
-            reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
-            assert "names big of claim c, which is one slice of 2 GPUs" in reply["error"]
-
-    run(main())
+async def test_a_claim_of_two_gpus(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(
+            world,
+            "c",
+            {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
+            {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
+        )
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
+        slots = world.link.containers[f"claim-{named[2]}"].slots
+        assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
+        part = container(resources={"claims": [{"name": "c", "request": "big"}]})
+        reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
+        assert "names big of claim c, which is one slice of 2 GPUs" in reply["error"]
 
 
-def test_a_claim_of_a_template_and_of_an_extended_resource(world: World, run: Run) -> None:
+async def test_a_claim_of_a_template_and_of_an_extended_resource(world: World) -> None:
     """The names of generated claims are in the pod's status."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world, "six1-g-22xzg")
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            given = recorded("pod-with-claim")
-            given["metadata"] = {"name": "six1", "namespace": "team"}
-            given["spec"] |= {"nodeName": NODE, "initContainers": []}
-            given["spec"]["containers"][0]["name"] = "main"
-            assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
-            extended = {claims.EXTENDED: "example.com/gpu"}
-            request = {"request": "container-0-request-0"}
-            other = claim(world, "ext-extended-resources-mpsm2", request, asked={}, annotations=extended)
-            prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
-            given = recorded("pod-extended-resource")
-            given["metadata"] = {"name": "ext", "namespace": "team"}
-            given["spec"] |= {"nodeName": NODE, "initContainers": []}
-            assert (await started(world, world.api.put(PODS, given), prepared, "c0"))["ok"]
-            assert len(world.link.containers) == 2
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        named = claim(world, "six1-g-22xzg")
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        given = recorded("pod-with-claim")
+        given["metadata"] = {"name": "six1", "namespace": "team"}
+        given["spec"] |= {"nodeName": NODE, "initContainers": []}
+        given["spec"]["containers"][0]["name"] = "main"
+        assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
+        extended = {claims.EXTENDED: "example.com/gpu"}
+        request = {"request": "container-0-request-0"}
+        other = claim(world, "ext-extended-resources-mpsm2", request, asked={}, annotations=extended)
+        prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
+        given = recorded("pod-extended-resource")
+        given["metadata"] = {"name": "ext", "namespace": "team"}
+        given["spec"] |= {"nodeName": NODE, "initContainers": []}
+        assert (await started(world, world.api.put(PODS, given), prepared, "c0"))["ok"]
+        assert len(world.link.containers) == 2
 
 
-def test_a_container_without_the_claim_gets_nothing(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world)
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            thief = world.pod("thief", container())
-            reply = await started(world, thief, prepared)  # the author copied the variables of the claim
-            assert "asks for no aliyun.com/gpu-mem" in reply["error"]
-            pod = pod_with(world, "early", "other")
-            reply = await started(world, pod, prepared)
-            assert "names a claim that is not prepared on this node" in reply["error"]
-            two = (claim(world, "c1"), claim(world, "c2", {"device": "gpu-1"}))
-            await world.kubelet.prepare(DRIVER, *two)
-            reply = await started(world, pod_with(world, "two", "c1", "c2"), prepared)
-            assert "names 2 claims of cgpu.io (c1, c2), and a container has one" in reply["error"]
-
-    run(main())
+async def test_a_container_without_the_claim_gets_nothing(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        thief = world.pod("thief", container())
+        reply = await started(world, thief, prepared)  # the author copied the variables of the claim
+        assert "asks for no aliyun.com/gpu-mem" in reply["error"]
+        pod = pod_with(world, "early", "other")
+        reply = await started(world, pod, prepared)
+        assert "names a claim that is not prepared on this node" in reply["error"]
+        two = (claim(world, "c1"), claim(world, "c2", {"device": "gpu-1"}))
+        await world.kubelet.prepare(DRIVER, *two)
+        reply = await started(world, pod_with(world, "two", "c1", "c2"), prepared)
+        assert "names 2 claims of cgpu.io (c1, c2), and a container has one" in reply["error"]
 
 
-def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world)
-            first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            await world.stop_agent()
-            for path in (world.directory / "cdi").iterdir():
-                path.unlink()
-            await world.api.down()
-            await world.start_agent()
-            await eventually(lambda: world.agent._driver_runs, "the driver")
-            again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
-            other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
-            assert "does not answer" in other.error
-            await world.api.up()
-
-    run(main())
+async def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        await world.stop_agent()
+        for path in (world.directory / "cdi").iterdir():
+            path.unlink()
+        await world.api.down()
+        await world.start_agent()
+        await eventually(lambda: world.agent._driver_runs, "the driver")
+        again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
+        other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
+        assert "does not answer" in other.error
+        await world.api.up()
 
 
-def test_unprepare_of_what_is_not_there(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
-            assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
-
-    run(main())
+async def test_unprepare_of_what_is_not_there(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
+        assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
 
 
 WHOLE = {"consumedCapacity": {"memory": "15109Mi", "weight": "1", "slots": "1"}}
@@ -360,48 +325,42 @@ LEAST = {"consumedCapacity": {"memory": "256Mi", "weight": "1", "slots": "1"}}
         ({}, {**WHOLE, "request": "gpu/any"}, "asks for no memory in request gpu/any"),
     ],
 )
-def test_another_class_of_our_devices(
-    world: World, run: Run, asked: dict[str, str], result: dict[str, Any], sentence: str
+async def test_another_class_of_our_devices(
+    world: World, asked: dict[str, str], result: dict[str, Any], sentence: str
 ) -> None:
     """The admission policy knows the class cgpu.io by its name only; the driver knows its devices."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world, "c", result, asked=asked)
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            assert sentence in prepared.error
-            assert not list((world.directory / "cdi").glob("*"))
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        named = claim(world, "c", result, asked=asked)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert sentence in prepared.error
+        assert not list((world.directory / "cdi").glob("*"))
 
 
-def test_admin_access_observes(world: World, run: Run) -> None:
+async def test_admin_access_observes(world: World) -> None:
     """The scheduler counts nothing for it: with a slice, the next ordinary claim would find its memory taken."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
-            named = claim(world, "admin", watch, asked={})
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            assert not prepared.error and not prepared.devices
-            found = pod_with(world, "p", "admin")
-            container_id = world.bundle(found, "main", {})
-            assert (await world.prepare(container_id))["action"] == "pass"
-            assert not world.link.containers
-            both = claim(world, "both", watch, {})
-            prepared = (await world.kubelet.prepare(DRIVER, both))[both[2]]
-            assert [list(one.request_names) for one in prepared.devices] == [["gpu"]]
-            part = container(resources={"claims": [{"name": "both", "request": "watch"}]})
-            looks = world.bundle(pod_with(world, "q", "both", containers=(part,)), "main", {})
-            assert (await world.prepare(looks))["action"] == "pass"
-            assert (await started(world, pod_with(world, "r", "both"), prepared))["ok"]
-            (slot,) = world.link.containers[f"claim-{both[2]}"].slots
-            assert slot.limit == 6144 * MIB
-            await world.kubelet.unprepare(DRIVER, named)
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
+        named = claim(world, "admin", watch, asked={})
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert not prepared.error and not prepared.devices
+        found = pod_with(world, "p", "admin")
+        container_id = world.bundle(found, "main", {})
+        assert (await world.prepare(container_id))["action"] == "pass"
+        assert not world.link.containers
+        both = claim(world, "both", watch, {})
+        prepared = (await world.kubelet.prepare(DRIVER, both))[both[2]]
+        assert [list(one.request_names) for one in prepared.devices] == [["gpu"]]
+        part = container(resources={"claims": [{"name": "both", "request": "watch"}]})
+        looks = world.bundle(pod_with(world, "q", "both", containers=(part,)), "main", {})
+        assert (await world.prepare(looks))["action"] == "pass"
+        assert (await started(world, pod_with(world, "r", "both"), prepared))["ok"]
+        (slot,) = world.link.containers[f"claim-{both[2]}"].slots
+        assert slot.limit == 6144 * MIB
+        await world.kubelet.unprepare(DRIVER, named)
 
 
 REFUSED = [
@@ -421,35 +380,29 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("result", "why"), REFUSED, ids=[why[:40] for _, why in REFUSED])
-def test_bad_claims(world: World, run: Run, result: dict[str, Any], why: str) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world, "c", result)
-            answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            assert why in answer.error and not answer.devices
-            assert not (world.directory / "cdi").exists()
-
-    run(main())
+async def test_bad_claims(world: World, result: dict[str, Any], why: str) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world, "c", result)
+        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert why in answer.error and not answer.devices
+        assert not (world.directory / "cdi").exists()
 
 
-def test_other_refusals_of_prepare(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            namespace, name, uid = claim(world)
-            answer = await world.kubelet.prepare(DRIVER, (namespace, name, "old"), (namespace, "none", "u-2"))
-            assert "is another one now" in answer["old"].error
-            assert answer["u-2"].error == 'resourceclaims "none" not found'
-            node = copy.deepcopy(world.api.get(NODES, "", NODE))
-            assert node is not None
-            node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
-            world.api.put(NODES, node)
-            await eventually(lambda: "1.6.20" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
-            answer = await world.kubelet.prepare(DRIVER, (namespace, name, uid))
-            assert "containerd 1.6.20, which drops the devices of a claim" in answer[uid].error
-
-    run(main())
+async def test_other_refusals_of_prepare(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        namespace, name, uid = claim(world)
+        answer = await world.kubelet.prepare(DRIVER, (namespace, name, "old"), (namespace, "none", "u-2"))
+        assert "is another one now" in answer["old"].error
+        assert answer["u-2"].error == 'resourceclaims "none" not found'
+        node = copy.deepcopy(world.api.get(NODES, "", NODE))
+        assert node is not None
+        node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
+        world.api.put(NODES, node)
+        await eventually(lambda: "1.6.20" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
+        answer = await world.kubelet.prepare(DRIVER, (namespace, name, uid))
+        assert "containerd 1.6.20, which drops the devices of a claim" in answer[uid].error
 
 
 def opaque(parameters: Any, source: str = "FromClaim", requests: list[str] | None = None) -> dict[str, Any]:
@@ -558,61 +511,52 @@ def test_the_ceiling_of_a_claim(config: list[dict[str, Any]], ceiling: int | Non
             prepared(5)
 
 
-def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Path, run: Run) -> None:
+async def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Path) -> None:
     world = World(tmp_path, mode="dra")
     world.link.inventory = tuple(replace(gpu, policy=6, max_inst=100, free_weight=100) for gpu in world.link.inventory)
 
-    async def main() -> None:
-        async with world.running():
+    async with world.running():
+        await ready(world)
+        named = claim(world, config=[opaque(CEILING)])
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        pod = pod_with(world, "p", "c")
+        for _ in range(2):  # the second time from the files, as after a reboot
+            reply = await started(world, pod, prepared)
+            assert reply["ok"], reply
+            (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+            assert (slot.weight, slot.ceiling) == (5, 30)
+            await world.end(reply["id"])
+            await world.stop_agent()
+            await world.start_agent()
             await ready(world)
-            named = claim(world, config=[opaque(CEILING)])
-            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-            pod = pod_with(world, "p", "c")
-            for _ in range(2):  # the second time from the files, as after a reboot
-                reply = await started(world, pod, prepared)
-                assert reply["ok"], reply
-                (slot,) = world.link.containers[f"claim-{named[2]}"].slots
-                assert (slot.weight, slot.ceiling) == (5, 30)
-                await world.end(reply["id"])
-                await world.stop_agent()
-                await world.start_agent()
-                await ready(world)
-            bad = claim(world, "bad", config=[opaque({**HEAD, "ceiling": 4})])
-            answer = (await world.kubelet.prepare(DRIVER, bad))[bad[2]]
-            assert "has ceiling 4 of GPU 0; it must be from its weight, 5, to 100" in answer.error
-
-    run(main())
+        bad = claim(world, "bad", config=[opaque({**HEAD, "ceiling": 4})])
+        answer = (await world.kubelet.prepare(DRIVER, bad))[bad[2]]
+        assert "has ceiling 4 of GPU 0; it must be from its weight, 5, to 100" in answer.error
 
 
 # ---- modes ----
 
 
-def test_the_mode_waits_for_the_claims(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            named = claim(world)
-            await world.kubelet.prepare(DRIVER, named)
-            world.label("cgpu")
-            await eventually(lambda: "team/c (claim)" in world.agent._said.get("mode", ""), "the sentence")
-            assert published(world)
-            await world.kubelet.unprepare(DRIVER, named)
-            await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
-            await eventually(lambda: published(world) is None, "no slice")
-            answer = await world.kubelet.prepare(DRIVER, named)
-            assert "which is in mode cgpu now, not dra" in answer[named[2]].error
-            pod = world.pod("p", container(mem=6))
-            assert world.slots(await world.start(pod)) == [(0, 6043)]
-
-    run(main())
+async def test_the_mode_waits_for_the_claims(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        await world.kubelet.prepare(DRIVER, named)
+        world.label("cgpu")
+        await eventually(lambda: "team/c (claim)" in world.agent._said.get("mode", ""), "the sentence")
+        assert published(world)
+        await world.kubelet.unprepare(DRIVER, named)
+        await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
+        await eventually(lambda: published(world) is None, "no slice")
+        answer = await world.kubelet.prepare(DRIVER, named)
+        assert "which is in mode cgpu now, not dra" in answer[named[2]].error
+        pod = world.pod("p", container(mem=6))
+        assert world.slots(await world.start(pod)) == [(0, 6043)]
 
 
-def test_a_damaged_claim_file_is_kept_and_named(world: World, run: Run) -> None:
-    async def main() -> None:
-        (world.directory / "state/claims").mkdir(parents=True)
-        (world.directory / "state/claims/x.json").write_text("{")
-        async with world.running():
-            await ready(world)
-            assert (world.directory / "state/claims/x.json").exists()
-
-    run(main())
+async def test_a_damaged_claim_file_is_kept_and_named(world: World) -> None:
+    (world.directory / "state/claims").mkdir(parents=True)
+    (world.directory / "state/claims/x.json").write_text("{")
+    async with world.running():
+        await ready(world)
+        assert (world.directory / "state/claims/x.json").exists()

@@ -8,7 +8,6 @@ import copy
 import json
 import random
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,8 @@ from cgpud import metrics
 TWO = our_node("n1", gpu(0, 15), gpu(1, 79))
 
 
-def run(test: Callable[[Cluster], Awaitable[None]], *nodes: dict, **binder: Any) -> None:
-    async def whole() -> None:
-        async with Cluster(*(copy.deepcopy(nodes) or [copy.deepcopy(TWO)]), **binder) as cluster:
-            await test(cluster)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+def serving(*nodes: dict, **binder: Any) -> Cluster:
+    return Cluster(*(copy.deepcopy(nodes) or [copy.deepcopy(TWO)]), **binder)
 
 
 def written(cluster: Cluster, name: str) -> dict[str, str]:
@@ -36,10 +31,10 @@ def written(cluster: Cluster, name: str) -> dict[str, str]:
     return {key: text for key, text in found.items() if "TIME" not in key and "time" not in key}
 
 
-def test_the_recorded_request_of_the_scheduler() -> None:
+async def test_the_recorded_request_of_the_scheduler() -> None:
     """kube-scheduler 1.36.2's own bytes, and the pod that the vendor's extender leaves behind."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         request = recorded("extender-filter")
         cluster.put(request["Pod"])
         status, answer = await cluster.post("filter", request)
@@ -63,11 +58,9 @@ def test_the_recorded_request_of_the_scheduler() -> None:
         assert ours[notes.DEV] == "15"  # theirs is 47, the mean of 15 and 79
         assert len(ours[notes.ASSUME_TIME]) == len(theirs[notes.ASSUME_TIME]) == 19
 
-    run(test)
 
-
-def test_the_patch_comes_before_the_binding() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_the_patch_comes_before_the_binding() -> None:
+    async with serving() as cluster:
         one = simple("a", 6)
         cluster.put(one)
         assert await cluster.bind(one, "n1") == ""
@@ -83,13 +76,11 @@ def test_the_patch_comes_before_the_binding() -> None:
             notes.NEW_ASSIGNED: "false",
         }
 
-    run(test)
 
-
-def test_a_node_with_the_vendors_plugin() -> None:
+async def test_a_node_with_the_vendors_plugin() -> None:
     """Containers are listed by their place, and a pod is on one GPU."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(vendor_node("v", 30, 2)) as cluster:
         one = pod("a", container("x", 5), container("free", None), container("y", 4), init=(container("i", 2),))
         cluster.put(one)
         assert await cluster.schedule(one) == ""
@@ -100,22 +91,18 @@ def test_a_node_with_the_vendors_plugin() -> None:
         cluster.put(two)
         assert await cluster.schedule(two) == "the node's device plugin gives a pod one GPU, and 2 are asked for"
 
-    run(test, vendor_node("v", 30, 2))
 
-
-def test_pods_of_the_vendors_extender_count() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_pods_of_the_vendors_extender_count() -> None:
+    async with serving() as cluster:
         theirs = recorded("pod-gpushare-bound")
         cluster.put(theirs)
         await cluster.settled()
         assert cluster.extender.ledger.used("n1")[0].units == 6
         assert cluster.extender.ledger.get(theirs["metadata"]["uid"]).gpus == {"c0": (0,)}
 
-    run(test)
 
-
-def test_several_containers_gpus_and_compute() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_several_containers_gpus_and_compute() -> None:
+    async with serving(our_node("n1", gpu(0, 15), gpu(1, 79), mode="core_mem")) as cluster:
         one = pod(
             "a", container("x", 20, 30), container("y", 6, 50), init=(container("side", 4, sidecar=True),), count=2
         )
@@ -130,17 +117,13 @@ def test_several_containers_gpus_and_compute() -> None:
         cluster.put(split)
         assert "65 GiB asked for by 2 containers, the largest 60" in await cluster.schedule(split)
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 79), mode="core_mem"))
 
-
-def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
+    async with serving() as cluster:
         one = pod("a", container("x", 70), container("y", 14))
         cluster.put(one)
         assert await cluster.schedule(one) == ""
         assert written(cluster, "a")[notes.ALLOCATION] == '{"x":{"1":70},"y":{"0":14}}'
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +151,8 @@ def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
         (pod("p", *(container(f"c{i}", 1) for i in range(65))), "a pod may have 64 such containers"),
     ],
 )
-def test_bad_input_is_a_sentence_and_binds_nothing(found: dict, sentence: str) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_bad_input_is_a_sentence_and_binds_nothing(found: dict, sentence: str) -> None:
+    async with serving() as cluster:
         cluster.put(found)
         answer = await cluster.filter(found)
         assert sentence in answer["FailedNodes"]["n1"] and sentence in answer["FailedAndUnresolvableNodes"]["n1"]
@@ -177,11 +160,9 @@ def test_bad_input_is_a_sentence_and_binds_nothing(found: dict, sentence: str) -
         assert "nodeName" not in cluster.stored(found["metadata"]["name"])["spec"]
         assert cluster.extender.ledger.used("n1") == {}
 
-    run(test)
 
-
-def test_fifteen_of_nine_free() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_fifteen_of_nine_free() -> None:
+    async with serving() as cluster:
         for name, units in (("a", 9), ("b", 70)):
             cluster.put(simple(name, units))
             assert await cluster.schedule(cluster.stored(name)) == ""
@@ -195,11 +176,9 @@ def test_fifteen_of_nine_free() -> None:
         }
         assert answer["FailedAndUnresolvableNodes"].keys() == {"none"}
 
-    run(test)
 
-
-def test_below_256_mib() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_below_256_mib() -> None:
+    async with serving(our_node("n1", gpu(0, 15000), unit="MiB")) as cluster:
         small = simple("a", 255)
         cluster.put(small)
         assert await cluster.schedule(small) == "255 MiB asked for: the least slice is 256 MiB"
@@ -207,11 +186,9 @@ def test_below_256_mib() -> None:
         cluster.put(good)
         assert await cluster.schedule(good) == ""
 
-    run(test, our_node("n1", gpu(0, 15000), unit="MiB"))
 
-
-def test_one_gpu_for_a_container_in_mode_share() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_one_gpu_for_a_container_in_mode_share() -> None:
+    async with serving(our_node("n1", gpu(0, 15), gpu(1, 79), mode="share")) as cluster:
         two = simple("a", 6, count=2)
         cluster.put(two)
         why = "the node's mode is share, where a container has one GPU, and 2 are asked for"
@@ -221,13 +198,11 @@ def test_one_gpu_for_a_container_in_mode_share() -> None:
         why = "6 GiB asked for: GPU 0 offers no % of compute, GPU 1 offers no % of compute"
         assert await cluster.schedule(compute) == why
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 79), mode="share"))
 
-
-def test_annotations_of_the_pods_author() -> None:
+async def test_annotations_of_the_pods_author() -> None:
     """They choose nothing before the pod is bound, and where they disagree with its limits they count nowhere."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         forged = simple("a", 6, annotations={notes.INDEX: "1", notes.POD: "1", notes.ALLOCATION: '{"c0":{"1":1}}'})
         cluster.put(forged)
         await cluster.settled()
@@ -244,11 +219,9 @@ def test_annotations_of_the_pods_author() -> None:
         # Where they run is not known: counted on both.
         assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 17, 1: 11}
 
-    run(test)
 
-
-def test_annotations_edited_later_move_nothing() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_annotations_edited_later_move_nothing() -> None:
+    async with serving() as cluster:
         one = simple("a", 6)
         cluster.put(one)
         assert await cluster.schedule(one) == ""
@@ -258,13 +231,11 @@ def test_annotations_edited_later_move_nothing() -> None:
         await cluster.settled()
         assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
 
-    run(test)
 
-
-def test_a_static_pod_counts() -> None:
+async def test_a_static_pod_counts() -> None:
     """The kubelet runs it without a scheduler; nothing says which GPU it has."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         static = simple("a", 6)
         static["spec"]["nodeName"] = "n1"
         cluster.put(static)
@@ -277,11 +248,9 @@ def test_a_static_pod_counts() -> None:
         _, text = await cluster.get("/metrics")
         assert 'cgpu_node_gpu_unplaced_pods{node="n1"} 1.0' in text
 
-    run(test)
 
-
-def test_ended_and_deleted_pods_give_back() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_ended_and_deleted_pods_give_back() -> None:
+    async with serving() as cluster:
         for name in ("a", "b", "c"):
             cluster.put(simple(name, 5))
             assert await cluster.schedule(cluster.stored(name)) == ""
@@ -291,11 +260,9 @@ def test_ended_and_deleted_pods_give_back() -> None:
         await cluster.settled()
         assert cluster.extender.ledger.used("n1") == {}
 
-    run(test)
 
-
-def test_unhealthy_gpus() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_unhealthy_gpus() -> None:
+    async with serving() as cluster:
         mark = {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {"gpus": "0, x"}}
         cluster.server.put(MAPS, mark)
         one = simple("a", 6)
@@ -320,24 +287,20 @@ def test_unhealthy_gpus() -> None:
             while cluster.extender.ledger.nodes["n1"].gpus[0].why:
                 await asyncio.sleep(0.01)
 
-    run(test)
 
-
-def test_a_damaged_node_annotation_is_a_sentence() -> None:
-    async def test(cluster: Cluster) -> None:
-        answer = await cluster.filter(simple("a", 1))
-        assert "annotation cgpu.io/gpus=[] of the node is damaged" in answer["FailedNodes"]["n1"]
-
+async def test_a_damaged_node_annotation_is_a_sentence() -> None:
     node = copy.deepcopy(TWO)
     node["metadata"]["annotations"][notes.NODE_GPUS] = "[]"
-    run(test, node)
+    async with serving(node) as cluster:
+        answer = await cluster.filter(simple("a", 1))
+        assert "annotation cgpu.io/gpus=[] of the node is damaged" in answer["FailedNodes"]["n1"]
 
 
 # ---- races and restarts ----
 
 
-def test_two_binds_of_the_last_place() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_two_binds_of_the_last_place() -> None:
+    async with serving(our_node("n1", gpu(0, 15))) as cluster:
         pair = [simple("a", 10), simple("b", 10)]
         for one in pair:
             cluster.put(one)
@@ -345,11 +308,9 @@ def test_two_binds_of_the_last_place() -> None:
         results = await asyncio.gather(*(cluster.bind(one, "n1") for one in pair))
         assert sorted(results) == ["", "node n1: 10 GiB asked for: GPU 0 has 5 of 15 GiB free"]
 
-    run(test, our_node("n1", gpu(0, 15)))
 
-
-def test_two_binds_of_one_pod() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_two_binds_of_one_pod() -> None:
+    async with serving() as cluster:
         one = simple("a", 10)
         cluster.put(one)
         results = await asyncio.gather(*(cluster.bind(one, "n1") for _ in range(3)))
@@ -357,11 +318,9 @@ def test_two_binds_of_one_pod() -> None:
         assert await cluster.bind(one, "n1") == ""  # the scheduler's next try
         assert len(cluster.server.bindings) == 1
 
-    run(test)
 
-
-def test_the_pods_status_is_written_meanwhile() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_the_pods_status_is_written_meanwhile() -> None:
+    async with serving() as cluster:
         one = simple("a", 10)
         cluster.put(one)
         times = iter(range(2))
@@ -375,15 +334,13 @@ def test_the_pods_status_is_written_meanwhile() -> None:
         assert written(cluster, "a")[notes.INDEX] == "0"
         assert cluster.extender.ledger.used("n1")[0].units == 10
 
-    run(test)
-
 
 @pytest.mark.parametrize("lost", ["PATCH", "POST"])
 @pytest.mark.parametrize("carried_out", [True, False])
-def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
+async def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
     """The memory stays reserved until it is known what became of the pod."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(our_node("n1", gpu(0, 15)), doubt_s=0.1) as cluster:
         one = simple("a", 10)
         cluster.put(one)
 
@@ -411,13 +368,11 @@ def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
         assert await cluster.bind(one, "n1") == ""
         assert cluster.extender.ledger.used("n1")[0].units == 10
 
-    run(test, our_node("n1", gpu(0, 15)), doubt_s=0.1)
 
-
-def test_the_api_server_is_away() -> None:
+async def test_the_api_server_is_away() -> None:
     """Sentences, nothing bound, and afterwards everything goes on."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         one = simple("a", 10)
         cluster.put(one)
         await cluster.server.down()
@@ -433,11 +388,9 @@ def test_the_api_server_is_away() -> None:
                 await asyncio.sleep(0.05)
         assert cluster.extender.ledger.used("n1")[0].units == 10
 
-    run(test)
 
-
-def test_before_the_first_list_nothing_is_answered() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_before_the_first_list_nothing_is_answered() -> None:
+    async with serving() as cluster:
         await cluster.stop()
         cluster.server.before = lambda _method, _path: asyncio.sleep(0.5)
         await cluster.start(wait=False)
@@ -446,11 +399,9 @@ def test_before_the_first_list_nothing_is_answered() -> None:
         answer = await cluster.filter(simple("a", 1))
         assert answer == {"Error": "the extender has not yet read the cluster's pods and nodes; try again"}
 
-    run(test)
 
-
-def test_a_restart_finds_the_same_sums() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_restart_finds_the_same_sums() -> None:
+    async with serving() as cluster:
         names = [f"p{i}" for i in range(6)]
         for i, name in enumerate(names):
             cluster.put(pod(name, container("x", 3 + i), container("y", 2), init=(container("i", 9),)))
@@ -462,13 +413,11 @@ def test_a_restart_finds_the_same_sums() -> None:
         assert cluster.extender.ledger.used("n1") == before
         assert {one.uid: one.gpus for one in cluster.extender.ledger} == places
 
-    run(test)
 
-
-def test_killed_between_patch_and_binding() -> None:
+async def test_killed_between_patch_and_binding() -> None:
     """Annotations of a pod that is on no node count for nothing, and the next bind writes them again."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         one = simple("a", 10)
         cluster.put(one)
 
@@ -484,11 +433,9 @@ def test_killed_between_patch_and_binding() -> None:
         assert cluster.extender.ledger.used("n1") == {}
         assert await cluster.bind(one, "n1") == ""
 
-    run(test)
 
-
-def test_pods_that_cannot_be_bound() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_pods_that_cannot_be_bound() -> None:
+    async with serving() as cluster:
         gone = simple("gone", 1)
         assert await cluster.bind(gone, "n1") == "pod default/gone is gone"
         one = simple("a", 1)
@@ -512,8 +459,6 @@ def test_pods_that_cannot_be_bound() -> None:
         assert await cluster.bind(plain, "n1") == "pod default/f asks for no GPU memory"
         assert cluster.server.bindings == []
 
-    run(test)
-
 
 # ---- forms ----
 
@@ -531,25 +476,22 @@ def test_pods_that_cannot_be_bound() -> None:
         ("bind", {"PodName": "a/../b", "PodNamespace": "d", "PodUID": "u", "Node": "n"}, "the request has no PodName"),
     ],
 )
-def test_bad_requests(verb: str, body: Any, sentence: str) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_bad_requests(verb: str, body: Any, sentence: str) -> None:
+    async with serving() as cluster:
         assert await cluster.post(verb, body) == (400, {"Error": sentence})
 
-    run(test)
 
-
-def test_whole_nodes_and_names_in_any_case() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_whole_nodes_and_names_in_any_case() -> None:
+    async with serving(TWO, our_node("n2", gpu(0, 15))) as cluster:
         nodes = {"items": [{"metadata": {"name": "n1"}}, {"metadata": {"name": "n2"}}]}
         _, answer = await cluster.post("filter", {"pod": simple("a", 20), "nodes": nodes, "nodenames": None})
         assert [one["metadata"]["name"] for one in answer["Nodes"]["items"]] == ["n1"]
         assert answer["NodeNames"] is None and answer["FailedNodes"].keys() == {"n2"}
 
-    run(test, TWO, our_node("n2", gpu(0, 15)))
 
-
-def test_prioritize_by_the_nodes_policy() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_prioritize_by_the_nodes_policy() -> None:
+    nodes = [our_node(name, gpu(0, 16), spread=name == "spread") for name in ("full", "empty", "spread")]
+    async with serving(*nodes) as cluster:
         one = simple("a", 8)
         cluster.put(one)
         for node in ("full", "spread"):
@@ -559,12 +501,9 @@ def test_prioritize_by_the_nodes_policy() -> None:
         _, scores = await cluster.post("prioritize", {"Pod": one, "NodeNames": ["full", "empty", "spread", "none"]})
         assert {found["Host"]: found["Score"] for found in scores} == {"full": 5, "empty": 0, "spread": 5, "none": 0}
 
-    nodes = [our_node(name, gpu(0, 16), spread=name == "spread") for name in ("full", "empty", "spread")]
-    run(test, *nodes)
 
-
-def test_inspect_version_and_metrics() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_inspect_version_and_metrics() -> None:
+    async with serving() as cluster:
         one = simple("a", 6)
         cluster.put(one)
         assert await cluster.schedule(one) == ""
@@ -611,8 +550,6 @@ def test_inspect_version_and_metrics() -> None:
         ):
             assert line in text.splitlines()
 
-    run(test)
-
 
 #: A Deployment in the form of the vendor's user guide (AliyunContainerService/gpushare-scheduler-extender c0b6141).
 README = """
@@ -635,8 +572,8 @@ spec:
 """
 
 
-def test_the_vendors_readme() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_the_vendors_readme() -> None:
+    async with serving() as cluster:
         template = yaml.safe_load(README)["spec"]["template"]
         one = json.loads(json.dumps(template))
         one["metadata"] |= {"name": "binpack-1-x", "namespace": "default", "uid": "u1"}
@@ -645,22 +582,18 @@ def test_the_vendors_readme() -> None:
         assert await cluster.schedule(one) == ""
         assert written(cluster, "binpack-1-x")[notes.POD] == "3"
 
-    run(test)
 
-
-def test_requests_of_other_clients_change_nothing() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_requests_of_other_clients_change_nothing() -> None:
+    async with serving() as cluster:
         assert (await cluster.get("/gpushare-scheduler/bind"))[0] == 405
         assert (await cluster.get("/else"))[0] == 404
         assert cluster.server.objects[PODS] == {}
 
-    run(test)
 
-
-def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
+async def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
     """Series of the extender and of cgpud, with their labels; kube_pod_info is kube-state-metrics'."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving() as cluster:
         one = simple("a", 6)
         cluster.put(one)
         assert await cluster.schedule(one) == ""
@@ -668,6 +601,7 @@ def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
         there: dict[str, set[str]] = {
             name: {*metrics.POD_LABELS} for name in (figure.name for figure in metrics.POD_FIGURES)
         }
+        there["cgpu_pod_container_memory_kind_bytes"] = {*metrics.POD_LABELS, "kind"}
         there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
         there["cgpu_gpu_policy"] = {*metrics.GPU_LABELS}
         for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
@@ -686,11 +620,9 @@ def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
             for name in re.findall(r"(?:rate|increase)\((\w+)", target["expr"]):
                 assert name.endswith("_total")
 
-    run(test)
 
-
-def test_the_page_names_every_series_of_the_extender() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_the_page_names_every_series_of_the_extender() -> None:
+    async with serving() as cluster:
         one = simple("a", 6)
         cluster.put(one)
         assert await cluster.schedule(one) == ""
@@ -701,8 +633,6 @@ def test_the_page_names_every_series_of_the_extender() -> None:
         page = (Path(__file__).parents[2] / "docs/user/kubernetes.md").read_text()
         rows = re.findall(r"^\| `(cgpu_(?!node_agent_)\w+)` \|([^|]*)\|", page, re.M)
         assert {name: set(labels.replace(",", " ").split()) for name, labels in rows} == found
-
-    run(test)
 
 
 # ---- pods that are deleted by force ----
@@ -741,8 +671,8 @@ async def until(cluster: Cluster, units: int) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: bool) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: bool) -> None:
+    async with serving(our_node("n1", gpu(0, 15))) as cluster:
         old = await by_force(cluster, RUNNING)
         young = cluster.put(simple("young", 10))
         assert "GPU 0 has 5 of 15 GiB free; deleted by force and not ended yet: default/old" in (
@@ -761,8 +691,6 @@ def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: b
         await until(cluster, 0)
         assert await cluster.schedule(young) == ""
 
-    run(test, our_node("n1", gpu(0, 15)))
-
 
 @pytest.mark.parametrize(
     "status",
@@ -773,16 +701,14 @@ def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: b
     ],
     ids=["ended", "never started", "over"],
 )
-def test_a_pod_that_the_kubelet_deletes_holds_nothing(status: dict) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_pod_that_the_kubelet_deletes_holds_nothing(status: dict) -> None:
+    async with serving(our_node("n1", gpu(0, 15))) as cluster:
         await by_force(cluster, status)
         assert used(cluster) == 0
 
-    run(test, our_node("n1", gpu(0, 15)))
 
-
-def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() -> None:
+    async with serving(our_node("n1", gpu(0, 15)), leave_s=0.3) as cluster:
         old = await by_force(cluster, RUNNING)
         assert used(cluster) == 10
         says(cluster)
@@ -790,15 +716,11 @@ def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() -> None:
         says(cluster, old, {0: 10})
         await until(cluster, 10)
 
-    run(test, our_node("n1", gpu(0, 15)), leave_s=0.3)
 
-
-def test_the_vendors_plugin_reports_no_slices() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_the_vendors_plugin_reports_no_slices() -> None:
+    async with serving(vendor_node("n1", 15, 1)) as cluster:
         await by_force(cluster, RUNNING)
         assert used(cluster) == 0
-
-    run(test, vendor_node("n1", 15, 1))
 
 
 def test_many_deleted_pods_fit_the_annotation() -> None:
@@ -810,18 +732,16 @@ def test_many_deleted_pods_fit_the_annotation() -> None:
     assert sum(units for one in found.deleted.values() for units in one.units.values()) == 500
 
 
-def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
+async def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
     """cgpud gives it a weight of 1 of 20, which a GPU with 100 % taken has not."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(our_node("n1", gpu(0, 15), mode="core_mem")) as cluster:
         assert await cluster.schedule(cluster.put(pod("most", container("c0", 4, 95)))) == ""
         assert await cluster.schedule(cluster.put(simple("none", 4))) == ""
         loads = cluster.extender.ledger.used("n1")
         assert (loads[0].units, loads[0].core) == (8, 100)
         assert "compute" in await cluster.schedule(cluster.put(simple("one", 4)))
         assert notes.CORE_ALLOCATION not in written(cluster, "none"), "it has asked for none"
-
-    run(test, our_node("n1", gpu(0, 15), mode="core_mem"))
 
 
 # ---- preemption ----
@@ -849,10 +769,10 @@ def names_of(cluster: Cluster, answer: Any) -> dict[str, set[str]]:
     return {node: {by_uid.get(one["UID"], one["UID"]) for one in victims["Pods"]} for node, victims in found.items()}
 
 
-def test_a_victim_is_one_whose_gpu_makes_room() -> None:
+async def test_a_victim_is_one_whose_gpu_makes_room() -> None:
     """Two GPUs with 9 and 8 taken of 15: by the sum of the node any victim of 6 will do, and only one GPU has room."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "a", 9, 0)
         await with_priority(cluster, "b", 9, 0)
         await with_priority(cluster, "small", 3, 0)
@@ -875,13 +795,11 @@ def test_a_victim_is_one_whose_gpu_makes_room() -> None:
         cluster.put(asked)
         assert await cluster.bind(asked, "n1") == "", "their end makes room"
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)))
 
-
-def test_no_victim_where_no_gpu_makes_room() -> None:
+async def test_no_victim_where_no_gpu_makes_room() -> None:
     """The scheduler would end `a`; the rest of its GPU is of higher priority."""
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "high", 10, 100)
         await with_priority(cluster, "a", 5, 0)
         await with_priority(cluster, "high2", 10, 100)
@@ -899,14 +817,12 @@ def test_no_victim_where_no_gpu_makes_room() -> None:
         plain = pod("plain", container("c", None))
         assert names_of(cluster, (await preempted(cluster, plain, n1=["a"]))[1]) == {"n1": {"a"}}
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)))
 
-
-def test_no_list_of_victims_becomes_empty() -> None:
+async def test_no_list_of_victims_becomes_empty() -> None:
     """kube-scheduler with `ignorable: false`: "expected at least one victim pod on node", for every node."""
     chance = random.Random(3)
 
-    async def test(cluster: Cluster) -> None:
+    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15))) as cluster:
         there = []
         for number in range(14):
             found = simple(f"p{number}", chance.randint(1, 6))
@@ -930,11 +846,9 @@ def test_no_list_of_victims_becomes_empty() -> None:
                 answers += 1
         assert answers > 20
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15)))
 
-
-def test_victims_without_gpu_memory_stay() -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_victims_without_gpu_memory_stay() -> None:
+    async with serving(our_node("n1", gpu(0, 15))) as cluster:
         await with_priority(cluster, "a", 10, 0)
         other = pod("cpu", container("c", None))
         cluster.put(other)
@@ -952,5 +866,3 @@ def test_victims_without_gpu_memory_stay() -> None:
             {"Pod": asked, "NodeNameToMetaVictims": [1]},
         ):
             assert (await cluster.post("preempt", bad))[0] == 400
-
-    run(test, our_node("n1", gpu(0, 15)))

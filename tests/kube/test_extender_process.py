@@ -56,47 +56,44 @@ def kib(pid: int) -> int:
     return int(text.partition("VmRSS:")[2].split()[0])
 
 
-def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with FakeApi() as server, aiohttp.ClientSession() as http:
-            for number in range(NODES_COUNT):
-                server.put(NODES, our_node(f"n{number}", gpu(0, 15), gpu(1, 79)))
-            for number in range(PODS_COUNT):
-                found = pod(f"p{number}", *(container(f"c{i}", 1 if number % 2 else None) for i in range(3)))
-                found["spec"]["nodeName"] = f"n{number % NODES_COUNT}"
-                found["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(number % 2), "other": "x" * 2000}
-                server.put(PODS, found)
-            port = free_port()
-            process = await asyncio.create_subprocess_exec(
-                PROGRAM,
-                *("extender", "--insecure", "--listen", f"127.0.0.1:{port}"),
-                *("--kubeconfig", str(kubeconfig(tmp_path, server.url))),
-                stderr=subprocess.PIPE,
-            )
-            try:
-                url = f"http://127.0.0.1:{port}"
-                await ready(http, url)
-                names = [f"n{number}" for number in range(NODES_COUNT)]
-                body = {"Pod": simple("new", 6), "NodeNames": names}
-                async with http.post(f"{url}/gpushare-scheduler/filter", json=body) as answer:
-                    assert len((await answer.json())["NodeNames"]) == NODES_COUNT
-                async with http.get(f"{url}/metrics") as answer:
-                    assert 'cgpu_node_gpu_pods{node="n1"} 10.0' in await answer.text()
-                used = kib(process.pid)
-                print(f"{used / 1024:.1f} MiB with {PODS_COUNT} pods on {NODES_COUNT} nodes")
-                assert used <= MEMORY_MAX_KIB
-                process.send_signal(signal.SIGTERM)
-                _, errors = await asyncio.wait_for(process.communicate(), 20)
-                assert process.returncode == 0 and b"Traceback" not in errors
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.communicate()
-
-    asyncio.run(whole())
+async def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
+    async with FakeApi() as server, aiohttp.ClientSession() as http:
+        for number in range(NODES_COUNT):
+            server.put(NODES, our_node(f"n{number}", gpu(0, 15), gpu(1, 79)))
+        for number in range(PODS_COUNT):
+            found = pod(f"p{number}", *(container(f"c{i}", 1 if number % 2 else None) for i in range(3)))
+            found["spec"]["nodeName"] = f"n{number % NODES_COUNT}"
+            found["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(number % 2), "other": "x" * 2000}
+            server.put(PODS, found)
+        port = free_port()
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *("extender", "--insecure", "--listen", f"127.0.0.1:{port}"),
+            *("--kubeconfig", str(kubeconfig(tmp_path, server.url))),
+            stderr=subprocess.PIPE,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await ready(http, url)
+            names = [f"n{number}" for number in range(NODES_COUNT)]
+            body = {"Pod": simple("new", 6), "NodeNames": names}
+            async with http.post(f"{url}/gpushare-scheduler/filter", json=body) as answer:
+                assert len((await answer.json())["NodeNames"]) == NODES_COUNT
+            async with http.get(f"{url}/metrics") as answer:
+                assert 'cgpu_node_gpu_pods{node="n1"} 10.0' in await answer.text()
+            used = kib(process.pid)
+            print(f"{used / 1024:.1f} MiB with {PODS_COUNT} pods on {NODES_COUNT} nodes")
+            assert used <= MEMORY_MAX_KIB
+            process.send_signal(signal.SIGTERM)
+            _, errors = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 0 and b"Traceback" not in errors
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
 
 
-def test_clients_by_certificate_and_by_token(tmp_path: Path) -> None:
+async def test_clients_by_certificate_and_by_token(tmp_path: Path) -> None:
     """With the files of deploy/kubernetes/certificates, as the scheduler and a pod would come."""
     subprocess.run([CERTIFICATES, tmp_path / "tls"], check=True, capture_output=True)
     subprocess.run([CERTIFICATES, tmp_path / "others"], check=True, capture_output=True)
@@ -108,38 +105,35 @@ def test_clients_by_certificate_and_by_token(tmp_path: Path) -> None:
             found.load_cert_chain(client / "client.crt", client / "client.key")
         return found
 
-    async def whole() -> None:
-        async with FakeApi() as server, aiohttp.ClientSession() as http:
-            server.rules = {("system:kube-scheduler", "post", BIND), ("viewer", "get", "/metrics")}
-            server.users["t"] = {"username": "viewer", "groups": []}
-            port = free_port()
-            process = await asyncio.create_subprocess_exec(
-                PROGRAM,
-                *("extender", "--listen", f"127.0.0.1:{port}", "--kubeconfig", str(kubeconfig(tmp_path, server.url))),
-                *("--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key")),
-                *("--client-ca", str(files / "ca.crt")),
-            )
-            try:
-                url, name = f"https://127.0.0.1:{port}", "cgpu-extender.cgpu-system.svc"
-                await ready(http, url, context(None), name)
+    async with FakeApi() as server, aiohttp.ClientSession() as http:
+        server.rules = {("system:kube-scheduler", "post", BIND), ("viewer", "get", "/metrics")}
+        server.users["t"] = {"username": "viewer", "groups": []}
+        port = free_port()
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *("extender", "--listen", f"127.0.0.1:{port}", "--kubeconfig", str(kubeconfig(tmp_path, server.url))),
+            *("--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key")),
+            *("--client-ca", str(files / "ca.crt")),
+        )
+        try:
+            url, name = f"https://127.0.0.1:{port}", "cgpu-extender.cgpu-system.svc"
+            await ready(http, url, context(None), name)
 
-                async def status(method: str, path: str, client: Path | None, **headers: str) -> int:
-                    where = {"ssl": context(client), "server_hostname": name, "headers": headers}
-                    async with http.request(method, url + path, **where) as answer:
-                        return answer.status
+            async def status(method: str, path: str, client: Path | None, **headers: str) -> int:
+                where = {"ssl": context(client), "server_hostname": name, "headers": headers}
+                async with http.request(method, url + path, **where) as answer:
+                    return answer.status
 
-                assert await status("POST", BIND, None) == 401
-                assert await status("POST", BIND, files) == 400, "allowed, and no JSON"
-                assert await status("GET", "/metrics", files) == 403
-                assert await status("GET", "/metrics", None, Authorization="Bearer t") == 200
-                assert await status("POST", BIND, None, Authorization="Bearer t") == 403
-                with pytest.raises(aiohttp.ClientError):
-                    await status("POST", BIND, tmp_path / "others")
-            finally:
-                process.terminate()
-                await process.wait()
-
-    asyncio.run(whole())
+            assert await status("POST", BIND, None) == 401
+            assert await status("POST", BIND, files) == 400, "allowed, and no JSON"
+            assert await status("GET", "/metrics", files) == 403
+            assert await status("GET", "/metrics", None, Authorization="Bearer t") == 200
+            assert await status("POST", BIND, None, Authorization="Bearer t") == 403
+            with pytest.raises(aiohttp.ClientError):
+                await status("POST", BIND, tmp_path / "others")
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 def test_a_second_run_renews_the_pairs_of_one_authority(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from cgpu_kube.extender import command as extender_command
 from cgpu_kube.inspect import inspect
 from cgpu_kube.main import kube
 from cgpu_kube.node import command as node_command
+from cgpu_kube.node import keeper
 
 VALUES = [
     *("", " ", "-", "--", "-1", "0", "65536", "nan", "x", "é", "\udcff", "a\nb", "../..", "/", "/dev/null/x"),
@@ -45,9 +46,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     async def nothing(*_: object) -> None:
         return
 
+    async def kept(*_: object) -> int:
+        """The agent gets the same words, and one more: those of these lines that have it are its own."""
+        return 0
+
     monkeypatch.setattr(subprocess, "run", no_program)
     monkeypatch.setattr(extender_command, "serve", nothing)
     monkeypatch.setattr(node_command, "serve", nothing)
+    monkeypatch.setattr(keeper, "keep", kept)
     (tmp_path / "folder").mkdir()
     (tmp_path / "there").write_text("x")
     (tmp_path / "config").write_text(KUBECONFIG)
@@ -88,6 +94,6 @@ def test_garbage(work: Path, line: tuple[click.Command, list[str]]) -> None:
 
 def test_every_command_is_driven() -> None:
     assert {(program.name, " ".join(path)) for program, path, _ in COMMANDS} == {
-        *(("cgpu-kube", name) for name in ("", "extender", "inspect", "node")),
+        *(("cgpu-kube", name) for name in ("", "extender", "inspect", "install", "node")),
         ("kubectl-inspect-cgpu", ""),
     }

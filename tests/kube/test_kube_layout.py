@@ -21,17 +21,19 @@ LAYERS = {
         cgpu_kube.mirror cgpu_kube.pods cgpu_kube.ledger cgpu_kube.extender cgpu_kube.extender.protocol
         cgpu_kube.extender.metrics cgpu_kube.extender.preempt cgpu_kube.dra cgpu_kube.report
         cgpu_kube.node.host cgpu_kube.node.figures cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
+        cgpu_kube.installer cgpu_kube.installer.plan
     """,
     "outside": """
         cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
-        cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.kubelet cgpu_kube.node.daemon cgpu_kube.node.modefile
-        cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
-        cgpu_kube.node.marks
+        cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.keeper cgpu_kube.node.kubelet cgpu_kube.node.daemon
+        cgpu_kube.node.modefile cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
+        cgpu_kube.node.marks cgpu_kube.installer.host
     """,
     "assembly": """
         cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.counting cgpu_kube.node.agent
+        cgpu_kube.installer.act
     """,
-    "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command",
+    "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command cgpu_kube.installer.command",
 }
 #: Generated.
 GENERATED = "cgpu_kube.node.wire"

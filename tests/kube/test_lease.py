@@ -65,7 +65,8 @@ class Replica(Cluster):
                 await asyncio.sleep(0.01)
 
 
-def test_two_extenders_and_200_pods() -> None:
+@pytest.mark.within(110)
+async def test_two_extenders_and_200_pods() -> None:
     """Both are asked at random, as by a Service without the label; the one that serves is killed, or cut off from its
     lease while it binds, again and again. 24 pods of 16 were bound by two that both served."""
     chance = random.Random(5)
@@ -82,67 +83,64 @@ def test_two_extenders_and_200_pods() -> None:
         issued += 1
         return simple(f"p{issued}", chance.randint(1, 9))
 
-    async def whole() -> None:
-        node = our_node("n1", gpu(0, 15), gpu(1, 79))
-        async with Replica(None, 1, node, doubt_s=0.4) as first, Replica(first, 2, doubt_s=0.4) as second:
-            replicas = [first, second]
+    node = our_node("n1", gpu(0, 15), gpu(1, 79))
+    async with Replica(None, 1, node, doubt_s=0.4) as first, Replica(first, 2, doubt_s=0.4) as second:
+        replicas = [first, second]
 
-            async def worker() -> None:
-                while found := next_pod():
-                    name = found["metadata"]["name"]
-                    first.put(found)
-                    while True:
-                        one = chance.choice(replicas)
-                        try:
-                            why = await one.schedule(found)
-                        except (aiohttp.ClientError, OSError, AssertionError, KeyError, TypeError):
-                            why = "away"
-                        if not why:
-                            served.add(one.extender._identity)
-                            break
-                        await asyncio.sleep(0.02 + 0.03 * chance.random())
-                    check_sums(first, sizes)
-                    await asyncio.sleep(0.05 * chance.random())
-                    first.end(name)
-
-            async def trouble() -> None:
+        async def worker() -> None:
+            while found := next_pod():
+                name = found["metadata"]["name"]
+                first.put(found)
                 while True:
-                    await asyncio.sleep(1.5)
-                    for one in replicas:
-                        if not one.extender.is_leader:
-                            continue
-                        changes.append(1)
-                        if len(changes) % 2:
-                            await one.stop()
-                            await one.start()
-                        else:  # it hangs on to its writes: the lease is renewed no more
-                            lease = one.extender.lease
-                            assert lease is not None
-                            lease._api = kube.Client(kube.Config("http://127.0.0.1:1"))
-                            await lease._api.__aenter__()
-                            await asyncio.sleep(2.2)
-                            await lease._api.__aexit__()
-                            lease._api = one.api
+                    one = chance.choice(replicas)
+                    try:
+                        why = await one.schedule(found)
+                    except (aiohttp.ClientError, OSError, AssertionError, KeyError, TypeError):
+                        why = "away"
+                    if not why:
+                        served.add(one.extender._identity)
                         break
+                    await asyncio.sleep(0.02 + 0.03 * chance.random())
+                check_sums(first, sizes)
+                await asyncio.sleep(0.05 * chance.random())
+                first.end(name)
 
-            async def slow(method: str, path: str) -> None:
-                """Writes are on their way for a while, so that a lease ends before they arrive."""
-                if method in ("PATCH", "POST") and "/pods/" in path:
-                    await asyncio.sleep(chance.choice((0, 0.01, 0.1, 0.5)))
-                    if chance.random() < 0.03:
-                        raise Refusal(409, "Conflict", "the object has been modified")
+        async def trouble() -> None:
+            while True:
+                await asyncio.sleep(1.5)
+                for one in replicas:
+                    if not one.extender.is_leader:
+                        continue
+                    changes.append(1)
+                    if len(changes) % 2:
+                        await one.stop()
+                        await one.start()
+                    else:  # it hangs on to its writes: the lease is renewed no more
+                        lease = one.extender.lease
+                        assert lease is not None
+                        lease._api = kube.Client(kube.Config("http://127.0.0.1:1"))
+                        await lease._api.__aenter__()
+                        await asyncio.sleep(2.2)
+                        await lease._api.__aexit__()
+                        lease._api = one.api
+                    break
 
-            first.server.before = slow
-            bad = asyncio.create_task(trouble())
-            async with asyncio.TaskGroup() as group:
-                for _ in range(20):
-                    group.create_task(worker())
-            bad.cancel()
-            await asyncio.gather(bad, return_exceptions=True)
-            assert len(first.server.bindings) == issued
-            assert first.server.pods() == {}
+        async def slow(method: str, path: str) -> None:
+            """Writes are on their way for a while, so that a lease ends before they arrive."""
+            if method in ("PATCH", "POST") and "/pods/" in path:
+                await asyncio.sleep(chance.choice((0, 0.01, 0.1, 0.5)))
+                if chance.random() < 0.03:
+                    raise Refusal(409, "Conflict", "the object has been modified")
 
-    asyncio.run(asyncio.wait_for(whole(), 110))
+        first.server.before = slow
+        bad = asyncio.create_task(trouble())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(worker())
+        bad.cancel()
+        await asyncio.gather(bad, return_exceptions=True)
+        assert len(first.server.bindings) == issued
+        assert first.server.pods() == {}
 
 
 def test_what_the_last_one_has_chosen_counts() -> None:
@@ -192,187 +190,172 @@ def test_what_the_last_one_has_chosen_counts() -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> None:
+async def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> None:
     """Before Kubernetes 1.30 no policy keeps authors from the annotation."""
 
-    async def whole() -> None:
-        async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=30) as only:
-            await only.serves()
-            one = simple("a", 9)
-            only.put(one)
-            assert await only.bind(one, "n1") == ""
-            fakes = [simple(name, 6) for name in ("f1", "f2", "gated")]
-            fakes[2]["spec"]["schedulingGates"] = [{"name": "never"}]
-            for fake in (fakes[2], *fakes[:2]):
-                fake["metadata"]["annotations"] = first_annotations(6) | notes.assumed("n1", "e9_x")
-                only.put(fake)
-            await only.settled()
-            ledger = only.extender.ledger
-            assert [held.name.rpartition("/")[2] for held in ledger.held("n1")] == ["a", "f1"]
-            assert ledger.used("n1")[0].units == 15, "not more than there is"
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=30) as only:
+        await only.serves()
+        one = simple("a", 9)
+        only.put(one)
+        assert await only.bind(one, "n1") == ""
+        fakes = [simple(name, 6) for name in ("f1", "f2", "gated")]
+        fakes[2]["spec"]["schedulingGates"] = [{"name": "never"}]
+        for fake in (fakes[2], *fakes[:2]):
+            fake["metadata"]["annotations"] = first_annotations(6) | notes.assumed("n1", "e9_x")
+            only.put(fake)
+        await only.settled()
+        ledger = only.extender.ledger
+        assert [held.name.rpartition("/")[2] for held in ledger.held("n1")] == ["a", "f1"]
+        assert ledger.used("n1")[0].units == 15, "not more than there is"
 
 
 def first_annotations(units: int) -> dict[str, str]:
     return notes.write({"c0": {0: units}}, 15, 2 * 10**18)
 
 
-def test_a_takeover_may_last_longer_than_a_lease() -> None:
+async def test_a_takeover_may_last_longer_than_a_lease() -> None:
     """A list of 160,000 pods takes longer than 10 s: the Lease ended meanwhile, again and again, and none served."""
 
-    async def whole() -> None:
-        times = Times(2.0, 1.5, 0.05)
-        said: list[tuple[str, bool]] = []
-        go_on = {"a": asyncio.Event(), "b": asyncio.Event()}
-        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+    times = Times(2.0, 1.5, 0.05)
+    said: list[tuple[str, bool]] = []
+    go_on = {"a": asyncio.Event(), "b": asyncio.Event()}
+    async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
 
-            def lease(name: str) -> Lease:
-                async def changed(gained: bool) -> None:
-                    said.append((name, gained))
-                    if gained:
-                        await go_on[name].wait()
+        def lease(name: str) -> Lease:
+            async def changed(gained: bool) -> None:
+                said.append((name, gained))
+                if gained:
+                    await go_on[name].wait()
 
-                return Lease(api, "s", "l", name, changed, times)
+            return Lease(api, "s", "l", name, changed, times)
 
-            a, b = lease("a"), lease("b")
-            tasks = [asyncio.create_task(a.run())]
-            while not said:
+        a, b = lease("a"), lease("b")
+        tasks = [asyncio.create_task(a.run())]
+        while not said:
+            await asyncio.sleep(0.01)
+        tasks.append(asyncio.create_task(b.run()))
+        await asyncio.sleep(3.0)
+        assert said == [("a", True)] and not a.is_held, "it has not read what the last one wrote"
+        go_on["a"].set()
+        async with asyncio.timeout(5):
+            while not a.is_held:
                 await asyncio.sleep(0.01)
-            tasks.append(asyncio.create_task(b.run()))
-            await asyncio.sleep(3.0)
-            assert said == [("a", True)] and not a.is_held, "it has not read what the last one wrote"
-            go_on["a"].set()
-            async with asyncio.timeout(5):
-                while not a.is_held:
-                    await asyncio.sleep(0.01)
-            for _ in range(20):
-                await asyncio.sleep(0.05)
-                assert a.is_held and not b.is_held
-            await a.release()
-            while len(said) < 3:
-                await asyncio.sleep(0.01)
-            assert said[1:] == [("a", False), ("b", True)]
-
-            # Cut off while it takes over: it gives up in time, and does so again later.
-            b._api = kube.Client(kube.Config("http://127.0.0.1:1"))
-            await b._api.__aenter__()
-            async with asyncio.timeout(5):
-                while len(said) < 4:
-                    await asyncio.sleep(0.01)
-            assert said[3:] == [("b", False)] and not b.is_held
-            await b._api.__aexit__()
-            b._api = api
-            go_on["b"].set()
-            async with asyncio.timeout(5):
-                while not b.is_held:
-                    await asyncio.sleep(0.01)
-            assert said[4:] == [("b", True)]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
-
-
-def test_a_lease_is_taken_after_its_time_and_not_before() -> None:
-    async def whole() -> None:
-        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
-            now = [100.0]
-            said: list[tuple[str, bool]] = []
-
-            def lease(name: str) -> Lease:
-                async def changed(gained: bool) -> None:
-                    said.append((name, gained))
-
-                return Lease(api, "s", "l", name, changed, Times(), lambda: now[0])
-
-            a, b = lease("a"), lease("b")
-            await a._try()
-            await b._try()
-            assert (a.is_held, b.is_held, b.holder) == (True, False, "a")
-            for _ in range(7):
-                now[0] += 2
-                await a._try()
-                await b._try()
+        for _ in range(20):
+            await asyncio.sleep(0.05)
             assert a.is_held and not b.is_held
-            now[0] += 9.9
-            assert a.is_held
-            now[0] += 0.2  # without a renewal it gives up before another one may take it
-            assert not a.is_held
-            await b._try()
-            assert not b.is_held, "15 s after the last renewal that it has seen"
-            now[0] += 5
-            await b._try()
-            assert b.is_held and b.last == "a" and said == [("a", True), ("b", True)]
+        await a.release()
+        while len(said) < 3:
+            await asyncio.sleep(0.01)
+        assert said[1:] == [("a", False), ("b", True)]
+
+        # Cut off while it takes over: it gives up in time, and does so again later.
+        b._api = kube.Client(kube.Config("http://127.0.0.1:1"))
+        await b._api.__aenter__()
+        async with asyncio.timeout(5):
+            while len(said) < 4:
+                await asyncio.sleep(0.01)
+        assert said[3:] == [("b", False)] and not b.is_held
+        await b._api.__aexit__()
+        b._api = api
+        go_on["b"].set()
+        async with asyncio.timeout(5):
+            while not b.is_held:
+                await asyncio.sleep(0.01)
+        assert said[4:] == [("b", True)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_lease_is_taken_after_its_time_and_not_before() -> None:
+    async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+        now = [100.0]
+        said: list[tuple[str, bool]] = []
+
+        def lease(name: str) -> Lease:
+            async def changed(gained: bool) -> None:
+                said.append((name, gained))
+
+            return Lease(api, "s", "l", name, changed, Times(), lambda: now[0])
+
+        a, b = lease("a"), lease("b")
+        await a._try()
+        await b._try()
+        assert (a.is_held, b.is_held, b.holder) == (True, False, "a")
+        for _ in range(7):
+            now[0] += 2
             await a._try()
-            assert not a.is_held
-            spec = server.get(LEASES, "s", "l")["spec"]
-            assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 2, 15)
-            await b.release()
+            await b._try()
+        assert a.is_held and not b.is_held
+        now[0] += 9.9
+        assert a.is_held
+        now[0] += 0.2  # without a renewal it gives up before another one may take it
+        assert not a.is_held
+        await b._try()
+        assert not b.is_held, "15 s after the last renewal that it has seen"
+        now[0] += 5
+        await b._try()
+        assert b.is_held and b.last == "a" and said == [("a", True), ("b", True)]
+        await a._try()
+        assert not a.is_held
+        spec = server.get(LEASES, "s", "l")["spec"]
+        assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 2, 15)
+        await b.release()
+        await a._try()
+        assert a.is_held, "at once"
+        # Another life by the same name has not the writes of the first one under control.
+        again = lease("a")
+        await again._try()
+        assert not again.is_held
+        server.before = lambda method, path: (_ for _ in ()).throw(Refusal(409, "Conflict", "changed"))
+        with pytest.raises(kube.ApiError):
             await a._try()
-            assert a.is_held, "at once"
-            # Another life by the same name has not the writes of the first one under control.
-            again = lease("a")
-            await again._try()
-            assert not again.is_held
-            server.before = lambda method, path: (_ for _ in ()).throw(Refusal(409, "Conflict", "changed"))
-            with pytest.raises(kube.ApiError):
-                await a._try()
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_the_pod_that_serves_has_the_label() -> None:
-    async def whole() -> None:
-        def label(server: FakeApi, name: str) -> str | None:
-            found = server.get(PODS, "cgpu-system", name)
-            return None if found is None else (found["metadata"].get("labels") or {}).get(SERVES_LABEL)
+async def test_the_pod_that_serves_has_the_label() -> None:
+    def label(server: FakeApi, name: str) -> str | None:
+        found = server.get(PODS, "cgpu-system", name)
+        return None if found is None else (found["metadata"].get("labels") or {}).get(SERVES_LABEL)
 
-        first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
-        for name in ("e1", "e2"):
-            first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": name}, "spec": {"containers": []}})
-        async with first:
-            await first.serves()
-            async with Replica(first, 2, pod="e2") as second:
-                assert (label(first.server, "e1"), label(first.server, "e2")) == ("true", None)
-                await first.extender.lease.release()
-                first.extender.tasks[-1].cancel()
-                await second.serves()
-                assert (label(first.server, "e1"), label(first.server, "e2")) == ("false", "true")
-                assert copy.deepcopy(first.server.get(NODES, "", "n1")) is not None
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
+    for name in ("e1", "e2"):
+        first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": name}, "spec": {"containers": []}})
+    async with first:
+        await first.serves()
+        async with Replica(first, 2, pod="e2") as second:
+            assert (label(first.server, "e1"), label(first.server, "e2")) == ("true", None)
+            await first.extender.lease.release()
+            first.extender.tasks[-1].cancel()
+            await second.serves()
+            assert (label(first.server, "e1"), label(first.server, "e2")) == ("false", "true")
+            assert copy.deepcopy(first.server.get(NODES, "", "n1")) is not None
 
 
-def test_an_api_server_that_is_away_ends_no_extender() -> None:
+async def test_an_api_server_that_is_away_ends_no_extender() -> None:
     """It loses the lease, serves nothing, and takes it again; and a change that fails is tried again at once."""
 
-    async def whole() -> None:
-        first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
-        first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": "e1"}, "spec": {"containers": []}})
-        failures = [0]
+    first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
+    first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": "e1"}, "spec": {"containers": []}})
+    failures = [0]
 
-        def before(method: str, path: str) -> None:
-            if method == "PATCH" and failures[0] < 2:
-                failures[0] += 1
-                raise Refusal(503, "Unavailable", "not now")
+    def before(method: str, path: str) -> None:
+        if method == "PATCH" and failures[0] < 2:
+            failures[0] += 1
+            raise Refusal(503, "Unavailable", "not now")
 
-        first.server.before = before
-        async with first:
-            await first.serves()
-            assert failures == [2]
-            first.server.before = lambda method, path: (_ for _ in ()).throw(Refusal(503, "Unavailable", "away"))
-            async with asyncio.timeout(10):
-                while first.extender.is_leader:
-                    await asyncio.sleep(0.01)
-            assert "serves, not this one" in await first.bind(simple("a", 1), "n1")
-            await asyncio.sleep(0.5)
-            assert not any(task.done() for task in first.extender.tasks)
-            first.server.before = None
-            await first.serves()
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    first.server.before = before
+    async with first:
+        await first.serves()
+        assert failures == [2]
+        first.server.before = lambda method, path: (_ for _ in ()).throw(Refusal(503, "Unavailable", "away"))
+        async with asyncio.timeout(10):
+            while first.extender.is_leader:
+                await asyncio.sleep(0.01)
+        assert "serves, not this one" in await first.bind(simple("a", 1), "n1")
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in first.extender.tasks)
+        first.server.before = None
+        await first.serves()
 
 
 def test_the_option() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from deployed import DEPLOY, REPO, Object, folded, kustomized, named, rendered
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import World
 from node_world import container as node_container
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -20,7 +20,8 @@ from cgpu_kube.annotations import GPU_MEM, INDEX
 from cgpu_kube.extender import metrics
 from cgpu_kube.node import figures
 
-RULES = REPO / "docs/user/grafana/cgpu-cluster.rules.yml"
+FILES = REPO / "deploy/helm/cgpu/files"
+RULES = FILES / "cgpu-cluster.rules.yml"
 PROMTOOL = REPO / "build/prometheus/promtool"
 
 
@@ -39,31 +40,28 @@ def samples(text: bytes) -> dict[tuple[str, ...], float]:
     return found
 
 
-def test_the_agent_says_what_it_does(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = World(tmp_path)
-        async with world.running():
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
-            await eventually(lambda: not world.agent.unready, "ready")
-            one = {INDEX: "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(2 * 10**18)}
-            await world.start(world.pod("a", node_container(mem=6), annotations=one))
-            bad = world.pod("b", node_container(mem=6), annotations={**one, INDEX: "7"})
-            assert "GPU 7" in await world.refused(bad)
-            found = samples(figures.text(world.agent.figures))
-            refused = found.pop(("cgpu_node_agent_decisions_total", "refused"))
-            assert refused >= 1 and found == {
-                ("cgpu_node_agent_ready",): 1,
-                ("cgpu_node_agent_standby",): 0,
-                ("cgpu_node_agent_decisions_total", "granted"): 1,
-                ("cgpu_node_agent_devices", GPU_MEM): 94,
-                ("cgpu_node_agent_watch_failing", "nodes"): 0,
-                ("cgpu_node_agent_watch_failing", "pods"): 0,
-            }
-            await world.kubelet.stop()
-            await eventually(lambda: bool(world.agent.unready), "away")
-            assert samples(figures.text(world.agent.figures))[("cgpu_node_agent_ready",)] == 0
-
-    run(main())
+async def test_the_agent_says_what_it_does(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with world.running():
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
+        await eventually(lambda: not world.agent.unready, "ready")
+        one = {INDEX: "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(2 * 10**18)}
+        await world.start(world.pod("a", node_container(mem=6), annotations=one))
+        bad = world.pod("b", node_container(mem=6), annotations={**one, INDEX: "7"})
+        assert "GPU 7" in await world.refused(bad)
+        found = samples(figures.text(world.agent.figures))
+        refused = found.pop(("cgpu_node_agent_decisions_total", "refused"))
+        assert refused >= 1 and found == {
+            ("cgpu_node_agent_ready",): 1,
+            ("cgpu_node_agent_standby",): 0,
+            ("cgpu_node_agent_decisions_total", "granted"): 1,
+            ("cgpu_node_agent_devices", GPU_MEM): 94,
+            ("cgpu_node_agent_watch_failing", "nodes"): 0,
+            ("cgpu_node_agent_watch_failing", "pods"): 0,
+        }
+        await world.kubelet.stop()
+        await eventually(lambda: bool(world.agent.unready), "away")
+        assert samples(figures.text(world.agent.figures))[("cgpu_node_agent_ready",)] == 0
 
 
 def test_the_chart_is_the_same_objects(helm: Path, monitors: dict, objects: dict) -> None:
@@ -139,12 +137,9 @@ def test_cgpud_of_each_node_is_a_target_as_the_page_has_it(monitors: dict, tmp_p
     assert Config().metrics == "", "an administrator opens the port"
 
 
-def test_the_rules_have_one_source(monitors: dict) -> None:
-    groups = []
-    for name in ("cgpu.rules.yml", "cgpu-cluster.rules.yml"):
-        text = (REPO / "docs/user/grafana" / name).read_text()
-        assert (REPO / "deploy/helm/cgpu/files" / name).read_text() == text
-        groups += yaml.safe_load(text)["groups"]
+def test_the_operators_rules_are_those_of_the_files(monitors: dict) -> None:
+    files = (FILES / "cgpu.rules.yml", RULES)
+    groups = [group for path in files for group in yaml.safe_load(path.read_text())["groups"]]
     assert monitors["PrometheusRule", "cgpu"]["spec"]["groups"] == groups
 
 
@@ -158,7 +153,7 @@ def test_the_rules_ask_for_what_exists() -> None:
 
 def test_the_rules_fire_as_meant() -> None:
     if not PROMTOOL.exists():
-        pytest.fail("scripts/setup-prometheus has not run: make test-daemon runs it")
+        pytest.fail("scripts/setup-prometheus has not run: make setup-test runs it")
     series = Path(__file__).with_name("cgpu-cluster.rules.test.yml")
     done = subprocess.run([PROMTOOL, "test", "rules", series], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,50 +54,41 @@ async def ready(world: World, units: int = 15 + 79) -> None:
 # ---- what is offered ----
 
 
-def test_each_gpu_has_its_own_size_and_admission_takes_all_of_it(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            status = world.api.get(NODES, "", NODE)
-            assert status is not None
-            await eventually(
-                lambda: GPU_COUNT in world.api.get(NODES, "", NODE)["status"].get("allocatable", {}),  # type: ignore[index]
-                "gpu-count",
-            )
-            node = world.api.get(NODES, "", NODE)
-            assert node is not None and node["status"]["capacity"][GPU_COUNT] == "2"
-            published = keys.parse_node(node["metadata"]["annotations"])
-            assert published is not None
-            assert [(gpu.index, gpu.units, gpu.dev) for gpu in published.gpus] == [(0, 15, 15), (1, 79, 80)]
-            # Everything that is offered can be had, to the last unit.
-            sizes = [(0, 9), (0, 6), (1, 40), (1, 39)]
-            for number, (gpu, units) in enumerate(sizes):
-                await world.start(world.pod(f"p{number}", container(mem=units), annotations=bound(gpu, units)))
-            assert offered(world) == 94 and len(world.link.containers) == 4
-
-    run(main())
+async def test_each_gpu_has_its_own_size_and_admission_takes_all_of_it(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        status = world.api.get(NODES, "", NODE)
+        assert status is not None
+        await eventually(
+            lambda: GPU_COUNT in world.api.get(NODES, "", NODE)["status"].get("allocatable", {}),  # type: ignore[index]
+            "gpu-count",
+        )
+        node = world.api.get(NODES, "", NODE)
+        assert node is not None and node["status"]["capacity"][GPU_COUNT] == "2"
+        published = keys.parse_node(node["metadata"]["annotations"])
+        assert published is not None
+        assert [(gpu.index, gpu.units, gpu.dev) for gpu in published.gpus] == [(0, 15, 15), (1, 79, 80)]
+        # Everything that is offered can be had, to the last unit.
+        sizes = [(0, 9), (0, 6), (1, 40), (1, 39)]
+        for number, (gpu, units) in enumerate(sizes):
+            await world.start(world.pod(f"p{number}", container(mem=units), annotations=bound(gpu, units)))
+        assert offered(world) == 94 and len(world.link.containers) == 4
 
 
-def test_the_whole_of_a_gpu_is_not_offered_where_the_driver_needs_a_part(world: World, run: Run) -> None:
-    async def main() -> None:
+async def test_the_whole_of_a_gpu_is_not_offered_where_the_driver_needs_a_part(world: World) -> None:
+    first, second = world.link.inventory
+    world.link.inventory = (replace(first, driver_free=(SIZES[0] - 900) * MIB), second)
+    async with world.running():
+        await ready(world, 14 + 79)
+
+
+async def test_the_offer_follows_the_gpu(world: World) -> None:
+    async with world.running():
+        await ready(world)
         first, second = world.link.inventory
-        world.link.inventory = (replace(first, driver_free=(SIZES[0] - 900) * MIB), second)
-        async with world.running():
-            await ready(world, 14 + 79)
-
-    run(main())
-
-
-def test_the_offer_follows_the_gpu(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            first, second = world.link.inventory
-            world.link.inventory = (replace(first, driver_free=(SIZES[0] - 5000) * MIB), second)
-            await eventually(lambda: offered(world) < 94, "fewer")
-            assert world.kubelet.resources[GPU_MEM].lists >= 2
-
-    run(main())
+        world.link.inventory = (replace(first, driver_free=(SIZES[0] - 5000) * MIB), second)
+        await eventually(lambda: offered(world) < 94, "fewer")
+        assert world.kubelet.resources[GPU_MEM].lists >= 2
 
 
 MODES = [
@@ -112,87 +103,75 @@ MODES = [
 
 
 @pytest.mark.parametrize(("mode", "memory", "core"), MODES, ids=str)
-def test_the_label_decides_what_is_offered(tmp_path: Path, run: Run, mode: str | None, memory: int, core: int) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode=mode)
-        async with world.running():
-            await eventually(lambda: (offered(world), offered(world, GPU_CORE)) == (memory, core), "the offer")
-            await asyncio.sleep(0.3)
-            assert (offered(world), offered(world, GPU_CORE)) == (memory, core)
-            if not memory:
-                assert not world.kubelet.resources, "nothing is registered that was never offered"
-
-    run(main())
+async def test_the_label_decides_what_is_offered(tmp_path: Path, mode: str | None, memory: int, core: int) -> None:
+    world = World(tmp_path, mode=mode)
+    async with world.running():
+        await eventually(lambda: (offered(world), offered(world, GPU_CORE)) == (memory, core), "the offer")
+        await asyncio.sleep(0.3)
+        assert (offered(world), offered(world, GPU_CORE)) == (memory, core)
+        if not memory:
+            assert not world.kubelet.resources, "nothing is registered that was never offered"
 
 
-def test_share_offers_more_by_choice(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode="share", settings={"overcommit": 150})
-        async with world.running():
-            await ready(world, 22 + 120)
-
-    run(main())
+async def test_share_offers_more_by_choice(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="share", settings={"overcommit": 150})
+    async with world.running():
+        await ready(world, 22 + 120)
 
 
-def test_a_fine_unit_is_as_fine_as_the_kubelet_bears(tmp_path: Path, run: Run) -> None:
+async def test_a_fine_unit_is_as_fine_as_the_kubelet_bears(tmp_path: Path) -> None:
     """79 GiB in units of 1 MiB were 81,559 devices. An annotation has the exact amount, at most that of the units."""
 
-    async def main() -> None:
-        world = World(tmp_path, settings={"unit": "MiB"})
-        async with world.running():
-            await ready(world, 59 + 317)
-            assert world.agent.offer.unit == "256MiB"
-            six = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            assert world.slots(await world.start(six)) == [(0, 1536)]
-            exact = {"cgpu.io/memory": "1500Mi"}
-            assert world.slots(
-                await world.start(world.pod("q", container(mem=6), annotations=bound(0, 6) | exact))
-            ) == [(0, 1500)]
-            two = world.pod(
-                "r",
-                container("a", mem=4),
-                container("b", mem=2),
-                annotations=keys.write({"a": {1: 4}, "b": {1: 2}}, 319, 2 * 10**18) | {"cgpu.io/memory": "a=777Mi"},
-            )
-            a, b = await world.start(two, "a"), await world.start(two, "b")
-            assert (world.slots(a), world.slots(b)) == ([(1, 777)], [(1, 511)])
-            assert world.env(b)["ALIYUN_COM_GPU_MEM_UNIT"] == "256MiB"
-            for text, sentence in (
-                ("2000Mi", "6 x 256MiB of aliyun.com/gpu-mem are 256 to 1536 MiB"),
-                ("100Mi", "are 256 to 1536 MiB"),
-                ("much", "annotation cgpu.io/memory=much"),
-                ("mian=1500Mi", "names container mian, which the pod does not have; it has main"),
-                ("main=1Gi,main=2Gi", "is neither 5500Mi nor main=5500Mi,side=300Mi"),
-            ):
-                bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})
-                assert sentence in await world.refused(bad)
-                world.kubelet.free("s")
-
-    run(main())
+    world = World(tmp_path, settings={"unit": "MiB"})
+    async with world.running():
+        await ready(world, 59 + 317)
+        assert world.agent.offer.unit == "256MiB"
+        six = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        assert world.slots(await world.start(six)) == [(0, 1536)]
+        exact = {"cgpu.io/memory": "1500Mi"}
+        assert world.slots(await world.start(world.pod("q", container(mem=6), annotations=bound(0, 6) | exact))) == [
+            (0, 1500)
+        ]
+        two = world.pod(
+            "r",
+            container("a", mem=4),
+            container("b", mem=2),
+            annotations=keys.write({"a": {1: 4}, "b": {1: 2}}, 319, 2 * 10**18) | {"cgpu.io/memory": "a=777Mi"},
+        )
+        a, b = await world.start(two, "a"), await world.start(two, "b")
+        assert (world.slots(a), world.slots(b)) == ([(1, 777)], [(1, 511)])
+        assert world.env(b)["ALIYUN_COM_GPU_MEM_UNIT"] == "256MiB"
+        for text, sentence in (
+            ("2000Mi", "6 x 256MiB of aliyun.com/gpu-mem are 256 to 1536 MiB"),
+            ("100Mi", "are 256 to 1536 MiB"),
+            ("much", "annotation cgpu.io/memory=much"),
+            ("mian=1500Mi", "names container mian, which the pod does not have; it has main"),
+            ("main=1Gi,main=2Gi", "is neither 5500Mi nor main=5500Mi,side=300Mi"),
+        ):
+            bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})
+            assert sentence in await world.refused(bad)
+            world.kubelet.free("s")
 
 
-def test_the_unit_does_not_change_under_a_pod(tmp_path: Path, run: Run) -> None:
+async def test_the_unit_does_not_change_under_a_pod(tmp_path: Path) -> None:
     """A larger card would make it coarser, and the pod's 6 units twice as much."""
 
-    async def main() -> None:
-        world = World(tmp_path, settings={"unit": "MiB"})
-        world.link.inventory = world.link.inventory[:1]
-        async with world.running():
-            await ready(world, 59)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            running = await world.start(pod)
-            await world.stop_agent()
-            world.agent.settings = replace(world.agent.settings, unit="GiB")
-            world.settings = {"unit": "GiB"}
-            await world.start_agent()
-            await eventually(lambda: "team/p" in world.agent._said.get("unit", ""), "the sentence")
-            assert "counts in 256MiB until no pod uses a GPU of it" in world.agent._said["unit"]
-            await ready(world, 59)
-            await world.end(running)
-            world.api.remove(PODS, "team", "p")
-            await ready(world, 15)
-
-    run(main())
+    world = World(tmp_path, settings={"unit": "MiB"})
+    world.link.inventory = world.link.inventory[:1]
+    async with world.running():
+        await ready(world, 59)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        running = await world.start(pod)
+        await world.stop_agent()
+        world.agent.settings = replace(world.agent.settings, unit="GiB")
+        world.settings = {"unit": "GiB"}
+        await world.start_agent()
+        await eventually(lambda: "team/p" in world.agent._said.get("unit", ""), "the sentence")
+        assert "counts in 256MiB until no pod uses a GPU of it" in world.agent._said["unit"]
+        await ready(world, 59)
+        await world.end(running)
+        world.api.remove(PODS, "team", "p")
+        await ready(world, 15)
 
 
 def published_as(world: World, mode: str, unit: str) -> None:
@@ -205,172 +184,150 @@ def published_as(world: World, mode: str, unit: str) -> None:
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-def test_a_pod_of_before_units_were_kept_has_its_amount(tmp_path: Path, run: Run, is_published: bool) -> None:
+async def test_a_pod_of_before_units_were_kept_has_its_amount(tmp_path: Path, is_published: bool) -> None:
     """Bound when MiB was 1 MiB, started after the update: 300 were 300 x 256 MiB."""
 
-    async def main() -> None:
-        world = World(tmp_path, settings={"unit": "MiB"})
-        world.link.inventory = world.link.inventory[:1]
-        kept = tmp_path / "state/mode.json"
-        async with world.running():
-            await ready(world, 59)
-            await world.stop_agent()
-            kept.write_text('{"mode": "cgpu"}')
-            published_as(world, "cgpu", "MiB")
-            if not is_published:
-                node = world.api.get(NODES, "", NODE)
-                assert node is not None
-                world.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": {}}})
-            pod = world.pod("p", container(mem=300), annotations=bound(0, 300))
-            await world.api.down()
-            await world.start_agent()
-            await eventually(lambda: offered(world) > 10_000, "the unit of before")
-            assert "the API server does not answer" in await world.refused(pod)
-            world.kubelet.free("p")
-            await world.api.up()
-            await eventually(lambda: world.agent._compared, "it knows")
-            running = await world.start(pod)
-            assert world.slots(running) == [(0, 300)]
-            await eventually(lambda: "counts in MiB until no pod uses" in world.agent._said.get("unit", ""), "why")
-            assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "MiB"}
-            await world.end(running)
-            world.api.remove(PODS, "team", "p")
-            await ready(world, 59)
-            assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "256MiB"}
-
-    run(main())
-
-
-def test_nothing_is_offered_while_file_and_annotation_disagree(tmp_path: Path, run: Run) -> None:
-    """The unit's agent and the DaemonSet's with directories of their own: a limit was four times as much."""
-
-    async def main() -> None:
-        world = World(tmp_path, settings={"unit": "GiB"})
-        world.link.inventory = world.link.inventory[:1]
-        async with world.running():
-            await ready(world, 15)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            env = await world.allocate(pod, "main")
-            await eventually(lambda: (here := world.agent.cluster.published()) and not here.away, "all is published")
-            await world.stop_agent()
-            published_as(world, "cgpu", "256MiB")
-            await world.start_agent()
-            await eventually(lambda: bool(world.agent._disagrees), "it sees")
-            await eventually(lambda: offered(world) == 0, "nothing is offered")
-            reply = await world.prepare(world.bundle(pod, "main", env))
-            assert not reply["ok"] and "were counted in mode cgpu and unit 256MiB" in reply["error"]
-            why = world.agent._disagrees
-            assert "team/p; drain it" in why
-            await eventually(lambda: condition(world, "GPUModeRefused") == ("True", why), "the condition")
+    world = World(tmp_path, settings={"unit": "MiB"})
+    world.link.inventory = world.link.inventory[:1]
+    kept = tmp_path / "state/mode.json"
+    async with world.running():
+        await ready(world, 59)
+        await world.stop_agent()
+        kept.write_text('{"mode": "cgpu"}')
+        published_as(world, "cgpu", "MiB")
+        if not is_published:
             node = world.api.get(NODES, "", NODE)
             assert node is not None
-            found = keys.parse_node(node["metadata"]["annotations"])
-            assert found is not None and (found.unit, found.away) == ("256MiB", "its mode and unit are in doubt")
-            world.api.remove(PODS, "team", "p")
-            await ready(world, 15)
-            await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "no more")
-
-    run(main())
-
-
-def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=3), annotations=bound(0, 3))
-            running = await world.start(pod)
-            world.label("core_mem")
-            await eventually(lambda: "team/p" in world.agent._said.get("mode", ""), "the sentence")
-            assert (
-                "the node stays in mode cgpu until no pod uses a GPU of it: team/p; drain it"
-                in world.agent._said["mode"]
-            )
-            assert (offered(world), offered(world, GPU_CORE)) == (94, 0)
-            shown = ("True", world.agent._said["mode"])
-            await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
-            await world.end(running)
-            world.api.remove(PODS, "team", "p")
-            await eventually(lambda: offered(world, GPU_CORE) == 200, "core_mem")
-            await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "the label is in effect")
-            world.label("default")
-            await eventually(lambda: offered(world) == offered(world, GPU_CORE) == 0, "0 of the other mode")
-            world.label("nonsense")
-            await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
-            world.label("cgpu")
-            await ready(world)
-            world.label("mps")
-            await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
-            assert "start nvidia-cuda-mps-control in the container that needs it" in world.agent._said["mode"]
-            shown = ("True", world.agent._said["mode"])
-            await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
-            assert offered(world) == 94, "the mode before"
-            world.label(None)
-            await asyncio.sleep(0.3)
-            assert offered(world) == 94, "a label that is removed changes nothing"
-            await world.stop_agent()
-            await world.api.down()
-            await world.start_agent()
-            await eventually(lambda: offered(world) == 94, "the mode without the API server")
-            await world.api.up()
-
-    run(main())
+            world.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": {}}})
+        pod = world.pod("p", container(mem=300), annotations=bound(0, 300))
+        await world.api.down()
+        await world.start_agent()
+        await eventually(lambda: offered(world) > 10_000, "the unit of before")
+        assert "the API server does not answer" in await world.refused(pod)
+        world.kubelet.free("p")
+        await world.api.up()
+        await eventually(lambda: world.agent._compared, "it knows")
+        running = await world.start(pod)
+        assert world.slots(running) == [(0, 300)]
+        await eventually(lambda: "counts in MiB until no pod uses" in world.agent._said.get("unit", ""), "why")
+        assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "MiB"}
+        await world.end(running)
+        world.api.remove(PODS, "team", "p")
+        await ready(world, 59)
+        assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "256MiB"}
 
 
-def test_a_node_without_a_mode_gets_none_by_the_label_mps(tmp_path: Path, run: Run) -> None:
+async def test_nothing_is_offered_while_file_and_annotation_disagree(tmp_path: Path) -> None:
+    """The unit's agent and the DaemonSet's with directories of their own: a limit was four times as much."""
+
+    world = World(tmp_path, settings={"unit": "GiB"})
+    world.link.inventory = world.link.inventory[:1]
+    async with world.running():
+        await ready(world, 15)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        env = await world.allocate(pod, "main")
+        await eventually(lambda: (here := world.agent.cluster.published()) and not here.away, "all is published")
+        await world.stop_agent()
+        published_as(world, "cgpu", "256MiB")
+        await world.start_agent()
+        await eventually(lambda: bool(world.agent._disagrees), "it sees")
+        await eventually(lambda: offered(world) == 0, "nothing is offered")
+        reply = await world.prepare(world.bundle(pod, "main", env))
+        assert not reply["ok"] and "were counted in mode cgpu and unit 256MiB" in reply["error"]
+        why = world.agent._disagrees
+        assert "team/p; drain it" in why
+        await eventually(lambda: condition(world, "GPUModeRefused") == ("True", why), "the condition")
+        node = world.api.get(NODES, "", NODE)
+        assert node is not None
+        found = keys.parse_node(node["metadata"]["annotations"])
+        assert found is not None and (found.unit, found.away) == ("256MiB", "its mode and unit are in doubt")
+        world.api.remove(PODS, "team", "p")
+        await ready(world, 15)
+        await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "no more")
+
+
+async def test_the_mode_changes_on_a_drained_node_only(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=3), annotations=bound(0, 3))
+        running = await world.start(pod)
+        world.label("core_mem")
+        await eventually(lambda: "team/p" in world.agent._said.get("mode", ""), "the sentence")
+        assert (
+            "the node stays in mode cgpu until no pod uses a GPU of it: team/p; drain it" in world.agent._said["mode"]
+        )
+        assert (offered(world), offered(world, GPU_CORE)) == (94, 0)
+        shown = ("True", world.agent._said["mode"])
+        await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
+        await world.end(running)
+        world.api.remove(PODS, "team", "p")
+        await eventually(lambda: offered(world, GPU_CORE) == 200, "core_mem")
+        await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "the label is in effect")
+        world.label("default")
+        await eventually(lambda: offered(world) == offered(world, GPU_CORE) == 0, "0 of the other mode")
+        world.label("nonsense")
+        await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
+        world.label("cgpu")
+        await ready(world)
+        world.label("mps")
+        await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
+        assert "start nvidia-cuda-mps-control in the container that needs it" in world.agent._said["mode"]
+        shown = ("True", world.agent._said["mode"])
+        await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
+        assert offered(world) == 94, "the mode before"
+        world.label(None)
+        await asyncio.sleep(0.3)
+        assert offered(world) == 94, "a label that is removed changes nothing"
+        await world.stop_agent()
+        await world.api.down()
+        await world.start_agent()
+        await eventually(lambda: offered(world) == 94, "the mode without the API server")
+        await world.api.up()
+
+
+async def test_a_node_without_a_mode_gets_none_by_the_label_mps(tmp_path: Path) -> None:
     """Also where an earlier version has kept it."""
 
-    async def main() -> None:
-        world = World(tmp_path, mode="mps")
-        kept = tmp_path / "state/mode.json"
-        kept.parent.mkdir(parents=True)
-        kept.write_text('{"mode": "mps"}')
-        async with world.running():
-            await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
-            assert (world.agent.offer.mode, world.agent.memory.devices, world.agent.core.devices) == ("", (), ())
-
-    run(main())
+    world = World(tmp_path, mode="mps")
+    kept = tmp_path / "state/mode.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text('{"mode": "mps"}')
+    async with world.running():
+        await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
+        assert (world.agent.offer.mode, world.agent.memory.devices, world.agent.core.devices) == ("", (), ())
 
 
 # ---- the kubelet ----
 
 
-def test_it_registers_again_after_the_kubelet(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            for _ in range(3):
-                await world.kubelet.restart()
-                await ready(world)
-
-    run(main())
-
-
-def test_events_and_no_polls_find_the_kubelets_restart(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = World(tmp_path, settings={"poll_s": 600.0})
-        async with world.running():
-            await ready(world)
-            for _ in range(3):
-                await world.kubelet.restart()
-                await ready(world)
-            (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+async def test_it_registers_again_after_the_kubelet(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        for _ in range(3):
+            await world.kubelet.restart()
             await ready(world)
 
-    run(main())
 
-
-def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
+async def test_events_and_no_polls_find_the_kubelets_restart(tmp_path: Path) -> None:
+    world = World(tmp_path, settings={"poll_s": 600.0})
+    async with world.running():
+        await ready(world)
+        for _ in range(3):
+            await world.kubelet.restart()
             await ready(world)
-            (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
-            await eventually(lambda: world.agent.memory.registrations == 2, "registered")
-            await ready(world)
-
-    run(main())
+        (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+        await ready(world)
 
 
-def test_another_plugin_for_the_resource_is_named(world: World, run: Run) -> None:
+async def test_a_lost_socket_is_made_again(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+        await eventually(lambda: world.agent.memory.registrations == 2, "registered")
+        await ready(world)
+
+
+async def test_another_plugin_for_the_resource_is_named(world: World) -> None:
     """The vendor's plugin is still there: the kubelet follows the one that has registered last, keeps both streams
     open and writes its node's status; after a plugin's end its resource has no device."""
     from cgpu_kube.node.plugin import Plugin
@@ -385,30 +342,27 @@ def test_another_plugin_for_the_resource_is_named(world: World, run: Run) -> Non
                 world.api.put(NODES, node)
             await asyncio.sleep(0.05)
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            reports = asyncio.create_task(report())
-            other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "vendor")
-            other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
-            with capture_logs() as lines:
-                for _ in range(2):
-                    before = world.agent.memory.registrations
-                    await other.register()
-                    await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back", 30)
-                    await ready(world)
-            found = [line["resource"] for line in lines if line["event"].startswith("another device plugin takes")]
-            assert found == [GPU_MEM]
-            await other.register()
-            await eventually(lambda: offered(world) == 47, "the other one's")
-            await other.stop()
-            await ready(world)
-            reports.cancel()
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        reports = asyncio.create_task(report())
+        other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "vendor")
+        other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
+        with capture_logs() as lines:
+            for _ in range(2):
+                before = world.agent.memory.registrations
+                await other.register((0, 0))
+                await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back", 30)
+                await ready(world)
+        found = [line["resource"] for line in lines if line["event"].startswith("another device plugin takes")]
+        assert found == [GPU_MEM]
+        await other.register((0, 0))
+        await eventually(lambda: offered(world) == 47, "the other one's")
+        await other.stop()
+        await ready(world)
+        reports.cancel()
 
 
-def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> None:
+async def test_an_unhealthy_gpu_takes_its_devices_along(world: World) -> None:
     from cgpu_common.model import NvmlGpu
 
     lost = ""
@@ -419,50 +373,43 @@ def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> Non
             for n, gpu in enumerate(world.link.inventory)
         )
 
-    async def main() -> None:
-        nonlocal lost
-        world.node.nvml = nvml
-        async with world.running():
-            await ready(world)
-            lost = "GPU is lost"
-            world.node.daemon._inventory._nvml_until = 0.0
-            world.agent._health_due = 0.0
-            await eventually(lambda: offered(world) == 15, "the healthy one")
-            resource = world.kubelet.resources[GPU_MEM]
-            assert len(resource.devices) == 94, "unhealthy devices stay listed"
-            pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
-            assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
-
-    run(main())
+    world.node.nvml = nvml
+    async with world.running():
+        await ready(world)
+        lost = "GPU is lost"
+        world.node.daemon._inventory._nvml_until = 0.0
+        world.agent._health_due = 0.0
+        await eventually(lambda: offered(world) == 15, "the healthy one")
+        resource = world.kubelet.resources[GPU_MEM]
+        assert len(resource.devices) == 94, "unhealthy devices stay listed"
+        pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
+        assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
 
 
 # ---- which GPU ----
 
 
 @pytest.mark.parametrize("generation", ["old", "newer", "both"])
-def test_the_annotation_names_the_gpu(world: World, run: Run, generation: str) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            written = keys.write({"main": {1: 8}}, 80, NOW_NS)
-            old = {key: text for key, text in written.items() if key.startswith("ALIYUN")}
-            annotations = {"old": old, "newer": {k: t for k, t in written.items() if k not in old}, "both": written}
-            pod = world.pod("p", container(mem=8), annotations=annotations[generation])
-            container_id = await world.start(pod)
-            assert world.slots(container_id) == [(1, 81559 * 8 // 80)]
-            env = world.env(container_id)
-            assert (env[keys.INDEX], env[keys.DEV], env[keys.POD]) == ("1", "80", "8")
-            assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
-            assert env["NVIDIA_VISIBLE_DEVICES"] == "none"
+async def test_the_annotation_names_the_gpu(world: World, generation: str) -> None:
+    async with world.running():
+        await ready(world)
+        written = keys.write({"main": {1: 8}}, 80, NOW_NS)
+        old = {key: text for key, text in written.items() if key.startswith("ALIYUN")}
+        annotations = {"old": old, "newer": {k: t for k, t in written.items() if k not in old}, "both": written}
+        pod = world.pod("p", container(mem=8), annotations=annotations[generation])
+        container_id = await world.start(pod)
+        assert world.slots(container_id) == [(1, 81559 * 8 // 80)]
+        env = world.env(container_id)
+        assert (env[keys.INDEX], env[keys.DEV], env[keys.POD]) == ("1", "80", "8")
+        assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+        assert env["NVIDIA_VISIBLE_DEVICES"] == "none"
 
-            def assigned() -> bool:
-                found = world.api.get(PODS, "team", "p")
-                assert found is not None
-                return bool(keys.parse(found["metadata"]["annotations"]).assigned)  # type: ignore[union-attr]
+        def assigned() -> bool:
+            found = world.api.get(PODS, "team", "p")
+            assert found is not None
+            return bool(keys.parse(found["metadata"]["annotations"]).assigned)  # type: ignore[union-attr]
 
-            await eventually(assigned, "ASSIGNED")
-
-    run(main())
+        await eventually(assigned, "ASSIGNED")
 
 
 AUTHORS = [
@@ -474,79 +421,64 @@ AUTHORS = [
 
 
 @pytest.mark.parametrize("author", AUTHORS, ids=str)
-def test_the_environment_of_the_author_changes_nothing(world: World, run: Run, author: tuple[str, ...]) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            container_id = await world.start(pod, "main", *author)
-            assert world.slots(container_id) == [(0, 6043)]
-            (slot,) = world.link.containers[container_id].slots
-            assert (slot.weight, slot.highprio) == (1, False)
-            assert "CGPU_DISABLE" not in world.env(container_id)
-
-    run(main())
+async def test_the_environment_of_the_author_changes_nothing(world: World, author: tuple[str, ...]) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        container_id = await world.start(pod, "main", *author)
+        assert world.slots(container_id) == [(0, 6043)]
+        (slot,) = world.link.containers[container_id].slots
+        assert (slot.weight, slot.highprio) == (1, False)
+        assert "CGPU_DISABLE" not in world.env(container_id)
 
 
-def test_a_pod_without_the_resource_gets_nothing_by_its_environment(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container())
-            error = await world.refused(pod, "main", "ALIYUN_COM_GPU_GRANT=x", "ALIYUN_COM_GPU_MEM_CONTAINER=15")
-            assert error == (
-                "container main of pod team/p asks for no aliyun.com/gpu-mem, and its variables give it nothing; "
-                "write aliyun.com/gpu-mem into its limits"
-            )
-
-    run(main())
+async def test_a_pod_without_the_resource_gets_nothing_by_its_environment(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container())
+        error = await world.refused(pod, "main", "ALIYUN_COM_GPU_GRANT=x", "ALIYUN_COM_GPU_MEM_CONTAINER=15")
+        assert error == (
+            "container main of pod team/p asks for no aliyun.com/gpu-mem, and its variables give it nothing; "
+            "write aliyun.com/gpu-mem into its limits"
+        )
 
 
-def test_several_containers_init_and_sidecar(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod(
-                "p",
-                container("a", mem=4),
-                container("b", mem=5),
-                container("plain"),
-                init=(container("init", mem=6), container("side", mem=2, restartPolicy="Always")),
-                annotations=bound(1, 9),
-            )
-            init = await world.start(pod, "init")
-            assert world.slots(init) == [(1, 6116)]
-            await world.end(init)
-            for name, mib in (("side", 2038), ("a", 4077), ("b", 5097)):
-                assert world.slots(await world.start(pod, name)) == [(1, mib)], name
-            assert sum(gpu.limits or 0 for gpu in await world.link.gpus()) == (2038 + 4077 + 5097) * MIB
-
-    run(main())
+async def test_several_containers_init_and_sidecar(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod(
+            "p",
+            container("a", mem=4),
+            container("b", mem=5),
+            container("plain"),
+            init=(container("init", mem=6), container("side", mem=2, restartPolicy="Always")),
+            annotations=bound(1, 9),
+        )
+        init = await world.start(pod, "init")
+        assert world.slots(init) == [(1, 6116)]
+        await world.end(init)
+        for name, mib in (("side", 2038), ("a", 4077), ("b", 5097)):
+            assert world.slots(await world.start(pod, name)) == [(1, mib)], name
+        assert sum(gpu.limits or 0 for gpu in await world.link.gpus()) == (2038 + 4077 + 5097) * MIB
 
 
-def test_containers_on_different_gpus(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            written = keys.write({"0": {1: 60}, "1": {0: 9}}, 80, NOW_NS)
-            pod = world.pod("p", container("big", mem=60), container("small", mem=9), annotations=written)
-            assert world.slots(await world.start(pod, "big")) == [(1, 61169)]
-            assert world.slots(await world.start(pod, "small")) == [(0, 9065)]
-
-    run(main())
+async def test_containers_on_different_gpus(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        written = keys.write({"0": {1: 60}, "1": {0: 9}}, 80, NOW_NS)
+        pod = world.pod("p", container("big", mem=60), container("small", mem=9), annotations=written)
+        assert world.slots(await world.start(pod, "big")) == [(1, 61169)]
+        assert world.slots(await world.start(pod, "small")) == [(0, 9065)]
 
 
-def test_one_container_on_two_gpus(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            written = keys.write({"main": {0: 8, 1: 8}}, 15, NOW_NS)
-            pod = world.pod("p", container(mem=16), annotations=written, labels={GPU_COUNT: "2"})
-            container_id = await world.start(pod)
-            assert world.slots(container_id) == [(0, 8058), (1, 8155)], "each of its own size"
-            assert world.env(container_id)["ALIYUN_COM_GPU_VISIBLE_DEVICES"] == "0,1"
-
-    run(main())
+async def test_one_container_on_two_gpus(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        written = keys.write({"main": {0: 8, 1: 8}}, 15, NOW_NS)
+        pod = world.pod("p", container(mem=16), annotations=written, labels={GPU_COUNT: "2"})
+        container_id = await world.start(pod)
+        assert world.slots(container_id) == [(0, 8058), (1, 8155)], "each of its own size"
+        assert world.env(container_id)["ALIYUN_COM_GPU_VISIBLE_DEVICES"] == "0,1"
 
 
 @pytest.mark.parametrize(("policy", "kept"), [(2, True), (3, True), (6, True), (0, False), (1, False), (5, False)])
@@ -573,131 +505,113 @@ def test_percentage_is_a_weight(tmp_path: Path, run: Run, policy: int, kept: boo
 NAMESPACES = "api/v1/namespaces"
 
 
-def test_high_priority_is_the_namespaces_to_allow(tmp_path: Path, run: Run) -> None:
+async def test_high_priority_is_the_namespaces_to_allow(tmp_path: Path) -> None:
     """Before a pod gets it by its annotation, the label of its namespace is read; claims need neither."""
 
-    async def main() -> None:
-        world = World(tmp_path)
-        world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
-        async with world.running():
-            await ready(world)
-            high = bound(0, 4) | {keys.PRIORITY: "high"}
-            for labels in (None, {}, {keys.PRIORITY: "normal"}):
-                if labels is not None:
-                    world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})
-                error = await world.refused(world.pod("p", container(mem=4), annotations=high))
-                assert not world.link.containers
-            assert error == (
-                "pod team/p asks for high priority (cgpu.io/priority), and its namespace does not allow it; "
-                "kubectl label namespace team cgpu.io/priority=high does"
-            )
-            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
-            found = await world.start(world.pod("q", container(mem=4), annotations=high))
-            assert [slot.highprio for slot in world.link.containers[found].slots] == [True]
-            for more in ({}, {keys.PRIORITY: "normal"}):
-                plain = await world.start(world.pod("r", container(mem=4), annotations=bound(0, 4) | more))
-                assert [slot.highprio for slot in world.link.containers[plain].slots] == [False]
-            odd = bound(0, 1) | {keys.PRIORITY: "highest"}
-            error = await world.refused(world.pod("s", container(mem=1), annotations=odd))
-            assert error == "annotation cgpu.io/priority=highest of pod team/s is neither normal nor high"
-
-    run(main())
+    world = World(tmp_path)
+    world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
+    async with world.running():
+        await ready(world)
+        high = bound(0, 4) | {keys.PRIORITY: "high"}
+        for labels in (None, {}, {keys.PRIORITY: "normal"}):
+            if labels is not None:
+                world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})
+            error = await world.refused(world.pod("p", container(mem=4), annotations=high))
+            assert not world.link.containers
+        assert error == (
+            "pod team/p asks for high priority (cgpu.io/priority), and its namespace does not allow it; "
+            "kubectl label namespace team cgpu.io/priority=high does"
+        )
+        world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+        found = await world.start(world.pod("q", container(mem=4), annotations=high))
+        assert [slot.highprio for slot in world.link.containers[found].slots] == [True]
+        for more in ({}, {keys.PRIORITY: "normal"}):
+            plain = await world.start(world.pod("r", container(mem=4), annotations=bound(0, 4) | more))
+            assert [slot.highprio for slot in world.link.containers[plain].slots] == [False]
+        odd = bound(0, 1) | {keys.PRIORITY: "highest"}
+        error = await world.refused(world.pod("s", container(mem=1), annotations=odd))
+        assert error == "annotation cgpu.io/priority=highest of pod team/s is neither normal nor high"
 
 
 @pytest.mark.parametrize(
     ("mode", "policy", "why"),
     [("cgpu", 5, "GPU 0, and policy 5 (native) ignores high priority"), ("share", 1, "this node is in mode share")],
 )
-def test_high_priority_without_effect_is_refused(tmp_path: Path, run: Run, mode: str, policy: int, why: str) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode=mode)
-        world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
-        async with world.running():
-            await ready(world, 15 + (80 if mode == "share" else 79))
-            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
-            pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
-            assert why in await world.refused(pod)
-
-    run(main())
+async def test_high_priority_without_effect_is_refused(tmp_path: Path, mode: str, policy: int, why: str) -> None:
+    world = World(tmp_path, mode=mode)
+    world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
+    async with world.running():
+        await ready(world, 15 + (80 if mode == "share" else 79))
+        world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+        pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
+        assert why in await world.refused(pod)
 
 
-def test_without_the_api_server_no_priority_is_given(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = World(tmp_path)
-        world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
-        async with world.running():
-            await ready(world)
-            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
-            pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
-            await eventually(lambda: world.agent.cluster.pods_here(), "the pod is known")
-            await world.api.down()
-            assert "does not answer" in await world.refused(pod)
-            await world.api.up()
-
-    run(main())
+async def test_without_the_api_server_no_priority_is_given(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
+    async with world.running():
+        await ready(world)
+        world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+        pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
+        await eventually(lambda: world.agent.cluster.pods_here(), "the pod is known")
+        await world.api.down()
+        assert "does not answer" in await world.refused(pod)
+        await world.api.up()
 
 
-def test_without_a_scheduler_the_kubelets_devices_name_the_gpu(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            seen = []
-            for number, units in enumerate((10, 5, 60, 15)):
-                container_id = await world.start(world.pod(f"p{number}", container(mem=units)))
-                ((gpu, _),) = world.slots(container_id)
-                seen.append(gpu)
-            assert seen == [0, 0, 1, 1], "binpack, each within one GPU"
-
-    run(main())
+async def test_without_a_scheduler_the_kubelets_devices_name_the_gpu(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        seen = []
+        for number, units in enumerate((10, 5, 60, 15)):
+            container_id = await world.start(world.pod(f"p{number}", container(mem=units)))
+            ((gpu, _),) = world.slots(container_id)
+            seen.append(gpu)
+        assert seen == [0, 0, 1, 1], "binpack, each within one GPU"
 
 
-def test_devices_of_two_gpus_are_no_gpu(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            await world.start(world.pod("a", container(mem=8)))
-            await world.start(world.pod("b", container(mem=72)))
-            error = await world.refused(world.pod("c", container(mem=10)))
-            assert error == (
-                "no single GPU had room for container main of pod team/c: the kubelet has counted 7 of GPU 0, 3 of GPU 1; "  # noqa: E501
-                "install the scheduler extender, which looks at each GPU, or delete the pod"
-            )
-
-    run(main())
+async def test_devices_of_two_gpus_are_no_gpu(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        await world.start(world.pod("a", container(mem=8)))
+        await world.start(world.pod("b", container(mem=72)))
+        error = await world.refused(world.pod("c", container(mem=10)))
+        assert error == (
+            "no single GPU had room for container main of pod team/c: the kubelet has counted 7 of GPU 0, 3 of GPU 1; "
+            "install the scheduler extender, which looks at each GPU, or delete the pod"
+        )
 
 
 # ---- a restart ----
 
 
 @pytest.mark.parametrize("late_s", [1.5, 60.0], ids=["late", "never"])
-def test_a_restarted_agent_decides_when_it_knows_the_gpus(world: World, run: Run, late_s: float) -> None:
+async def test_a_restarted_agent_decides_when_it_knows_the_gpus(world: World, late_s: float) -> None:
     """cgpud's answer may wait for NVML. A pod that is started meanwhile is not refused for GPUs that are there."""
 
-    async def main() -> None:
-        world.settings = {"first_wait_s": 4.0}
-        async with world.running():
-            await ready(world)
-            one = world.pod("p", container(mem=6), annotations=bound(1, 6))
-            container_id = world.bundle(one, "main", await world.allocate(one, "main"))
-            published = world.api.get(NODES, "", NODE)
-            await world.stop_agent()
-            capacity, began = world.node.daemon.capacity, asyncio.get_running_loop().time()
+    world.settings = {"first_wait_s": 4.0}
+    async with world.running():
+        await ready(world)
+        one = world.pod("p", container(mem=6), annotations=bound(1, 6))
+        container_id = world.bundle(one, "main", await world.allocate(one, "main"))
+        published = world.api.get(NODES, "", NODE)
+        await world.stop_agent()
+        capacity, began = world.node.daemon.capacity, asyncio.get_running_loop().time()
 
-            async def slow(verb: str) -> dict[str, Any]:
-                await asyncio.sleep(max(0.0, began + late_s - asyncio.get_running_loop().time()))
-                return await capacity(verb)
+        async def slow(verb: str) -> dict[str, Any]:
+            await asyncio.sleep(max(0.0, began + late_s - asyncio.get_running_loop().time()))
+            return await capacity(verb)
 
-            world.node.daemon.capacity = slow  # type: ignore[method-assign]
-            await world.start_agent()
-            reply = await world.prepare(container_id)
-            if late_s < 60:
-                assert reply["ok"], reply
-                assert world.slots(container_id) == [(1, 6116)]
-            else:
-                assert "the GPUs of this node are not known: cgpud has not answered yet" in reply["error"]
-                assert world.api.get(NODES, "", NODE) == published, "and nothing is published that is not known"
-
-    run(main())
+        world.node.daemon.capacity = slow  # type: ignore[method-assign]
+        await world.start_agent()
+        reply = await world.prepare(container_id)
+        if late_s < 60:
+            assert reply["ok"], reply
+            assert world.slots(container_id) == [(1, 6116)]
+        else:
+            assert "the GPUs of this node are not known: cgpud has not answered yet" in reply["error"]
+            assert world.api.get(NODES, "", NODE) == published, "and nothing is published that is not known"
 
 
 # ---- refusals ----
@@ -716,14 +630,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotations", "why"), REFUSED, ids=[why[:30] for _, why in REFUSED])
-def test_annotations_that_disagree(world: World, run: Run, annotations: dict[str, str], why: str) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            assert why in await world.refused(world.pod("p", container(mem=6), annotations=annotations))
-            assert not world.link.containers
-
-    run(main())
+async def test_annotations_that_disagree(world: World, annotations: dict[str, str], why: str) -> None:
+    async with world.running():
+        await ready(world)
+        assert why in await world.refused(world.pod("p", container(mem=6), annotations=annotations))
+        assert not world.link.containers
 
 
 OWN = [
@@ -735,29 +646,21 @@ OWN = [
 
 
 @pytest.mark.parametrize("annotations", OWN, ids=str)
-def test_annotations_that_no_scheduler_wrote_count_for_nothing(
-    world: World, run: Run, annotations: dict[str, str]
-) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            container_id = await world.start(world.pod("p", container(mem=6), annotations=annotations))
-            assert world.slots(container_id) == [(0, 6043)], "the GPU that the kubelet counted"
-
-    run(main())
+async def test_annotations_that_no_scheduler_wrote_count_for_nothing(world: World, annotations: dict[str, str]) -> None:
+    async with world.running():
+        await ready(world)
+        container_id = await world.start(world.pod("p", container(mem=6), annotations=annotations))
+        assert world.slots(container_id) == [(0, 6043)], "the GPU that the kubelet counted"
 
 
-def test_the_author_names_a_full_gpu(world: World, run: Run) -> None:
+async def test_the_author_names_a_full_gpu(world: World) -> None:
     """With an invented time the annotation chooses a GPU; it takes nothing from the pods that are there."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            first = await world.start(world.pod("a", container(mem=12), annotations=bound(0, 12)))
-            error = await world.refused(world.pod("b", container(mem=9), annotations=bound(0, 9)))
-            assert error.startswith("GPU 0 has 3") and f"held by: {first[:12]} (team/a) 12087 MiB" in error
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        first = await world.start(world.pod("a", container(mem=12), annotations=bound(0, 12)))
+        error = await world.refused(world.pod("b", container(mem=9), annotations=bound(0, 9)))
+        assert error.startswith("GPU 0 has 3") and f"held by: {first[:12]} (team/a) 12087 MiB" in error
 
 
 POD_REFUSED = [
@@ -772,180 +675,148 @@ POD_REFUSED = [
 
 
 @pytest.mark.parametrize(("mode", "one", "why"), POD_REFUSED, ids=str)
-def test_bad_amounts(tmp_path: Path, run: Run, mode: str, one: dict[str, Any], why: str) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode=mode)
-        async with world.running():
-            await ready(world)
-            text = one["resources"]["limits"][GPU_MEM]
-            pod = world.pod("p", one, annotations=bound(0, int(text) if text.isdigit() else 6))
-            env = {"ALIYUN_COM_GPU_GRANT": "kube"}
-            reply = await world.prepare(world.bundle(pod, "main", env))
-            assert why in reply["error"]
-
-    run(main())
+async def test_bad_amounts(tmp_path: Path, mode: str, one: dict[str, Any], why: str) -> None:
+    world = World(tmp_path, mode=mode)
+    async with world.running():
+        await ready(world)
+        text = one["resources"]["limits"][GPU_MEM]
+        pod = world.pod("p", one, annotations=bound(0, int(text) if text.isdigit() else 6))
+        env = {"ALIYUN_COM_GPU_GRANT": "kube"}
+        reply = await world.prepare(world.bundle(pod, "main", env))
+        assert why in reply["error"]
 
 
-def test_a_count_that_does_not_divide(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=7), labels={GPU_COUNT: "2"})
-            assert "aliyun.com/gpu-mem 7 cannot be divided among 2 GPUs" in await world.refused(pod)
-
-    run(main())
+async def test_a_count_that_does_not_divide(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=7), labels={GPU_COUNT: "2"})
+        assert "aliyun.com/gpu-mem 7 cannot be divided among 2 GPUs" in await world.refused(pod)
 
 
-def test_another_pod_of_the_name(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="u-old"))
-            assert reply["error"] == "pod team/p is another one now; its earlier one gets no slice any more"
-            reply = await world.prepare(world.bundle(pod, "ghost", {"ALIYUN_COM_GPU_GRANT": "kube"}))
-            assert reply["error"] == "pod team/p has no container ghost"
-            world.pod("q", container(mem=6), spec={"nodeName": "n2"})
-            other = world.api.get(PODS, "team", "q")
-            assert other is not None
-            reply = await world.prepare(world.bundle(other, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
-            assert reply["error"] == "pod team/q is not on node n1, or has ended"
-
-    run(main())
+async def test_another_pod_of_the_name(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="u-old"))
+        assert reply["error"] == "pod team/p is another one now; its earlier one gets no slice any more"
+        reply = await world.prepare(world.bundle(pod, "ghost", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+        assert reply["error"] == "pod team/p has no container ghost"
+        world.pod("q", container(mem=6), spec={"nodeName": "n2"})
+        other = world.api.get(PODS, "team", "q")
+        assert other is not None
+        reply = await world.prepare(world.bundle(other, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+        assert reply["error"] == "pod team/q is not on node n1, or has ended"
 
 
-def test_a_pod_in_another_mode(tmp_path: Path, run: Run) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode="default")
-        async with world.running():
-            await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
-            assert "this node is in mode default; label it ack.node.gpu.schedule=cgpu" in reply["error"]
-
-    run(main())
+async def test_a_pod_in_another_mode(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="default")
+    async with world.running():
+        await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+        assert "this node is in mode default; label it ack.node.gpu.schedule=cgpu" in reply["error"]
 
 
 # ---- static pods, and parts that are away ----
 
 
-def test_a_static_pod(world: World, run: Run) -> None:
+async def test_a_static_pod(world: World) -> None:
     """The engine knows it by the kubelet's uid; its annotations are the author's."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod(
-                "s",
-                container(mem=6),
-                annotations={
-                    **bound(1, 6),
-                    "kubernetes.io/config.mirror": "hash-1",
-                    "kubernetes.io/config.source": "file",
-                },
-            )
-            reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="hash-1"))
-            assert reply["ok"], reply
-            assert [one.slots[0].gpu for one in world.link.containers.values()] == [0]
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        pod = world.pod(
+            "s",
+            container(mem=6),
+            annotations={
+                **bound(1, 6),
+                "kubernetes.io/config.mirror": "hash-1",
+                "kubernetes.io/config.source": "file",
+            },
+        )
+        reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="hash-1"))
+        assert reply["ok"], reply
+        assert [one.slots[0].gpu for one in world.link.containers.values()] == [0]
 
 
-def test_without_the_api_server_known_pods_start(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            known = world.pod("known", container(mem=6), annotations=bound(1, 6))
-            await eventually(lambda: world.agent.cluster.pods.objects.get("team", "known"), "seen")
-            await world.api.down()
-            assert world.slots(await world.start(known)) == [(1, 6116)]
-            unknown = {**known, "metadata": {**known["metadata"], "name": "new", "uid": "u-new"}}
-            assert "the API server does not answer, so its GPU is not known either" in await world.refused(unknown)
-            await world.stop_agent()
-            again = world.bundle(known, "main", {"ALIYUN_COM_GPU_GRANT": "kube"})
-            assert (await world.prepare(again))["ok"], "the grant is kept: no cgpu-kube either"
-            await world.api.up()
-            await world.start_agent()
-            await ready(world)
-
-    run(main())
+async def test_without_the_api_server_known_pods_start(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        known = world.pod("known", container(mem=6), annotations=bound(1, 6))
+        await eventually(lambda: world.agent.cluster.pods.objects.get("team", "known"), "seen")
+        await world.api.down()
+        assert world.slots(await world.start(known)) == [(1, 6116)]
+        unknown = {**known, "metadata": {**known["metadata"], "name": "new", "uid": "u-new"}}
+        assert "the API server does not answer, so its GPU is not known either" in await world.refused(unknown)
+        await world.stop_agent()
+        again = world.bundle(known, "main", {"ALIYUN_COM_GPU_GRANT": "kube"})
+        assert (await world.prepare(again))["ok"], "the grant is kept: no cgpu-kube either"
+        await world.api.up()
+        await world.start_agent()
+        await ready(world)
 
 
-def test_on_one_gpu_no_api_server_is_needed(world: World, run: Run) -> None:
-    async def main() -> None:
-        world.link.inventory = world.link.inventory[:1]
-        async with world.running():
-            await ready(world, 15)
-            await world.api.down()
-            pod = {
-                "metadata": {"name": "s", "uid": "u-s"},
-                "spec": {"initContainers": [], "containers": [container(mem=6)]},
-            }
-            assert world.slots(await world.start(pod)) == [(0, 6043)], "as many as the kubelet has counted"
-            nothing = await world.prepare(world.bundle(pod, "other", {"ALIYUN_COM_GPU_GRANT": "kube"}))
-            assert "the kubelet has counted no aliyun.com/gpu-mem for container other" in nothing["error"]
-            await world.api.up()
-
-    run(main())
+async def test_on_one_gpu_no_api_server_is_needed(world: World) -> None:
+    world.link.inventory = world.link.inventory[:1]
+    async with world.running():
+        await ready(world, 15)
+        await world.api.down()
+        pod = {
+            "metadata": {"name": "s", "uid": "u-s"},
+            "spec": {"initContainers": [], "containers": [container(mem=6)]},
+        }
+        assert world.slots(await world.start(pod)) == [(0, 6043)], "as many as the kubelet has counted"
+        nothing = await world.prepare(world.bundle(pod, "other", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+        assert "the kubelet has counted no aliyun.com/gpu-mem for container other" in nothing["error"]
+        await world.api.up()
 
 
-def test_without_cgpu_kube_nothing_starts_and_nothing_is_lost(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
-            env = await world.allocate(pod, "main")
-            await world.stop_agent()
-            world.node.daemon.config = replace(world.node.daemon.config, kube_wait_s=0)
-            container_id = world.bundle(pod, "main", env, "CGPU_DISABLE=true")
-            reply = await world.prepare(container_id)
-            assert reply["error"].startswith(
-                "cgpu-kube, which decides the GPU of a pod's container, does not answer on"
-            )
-            await world.start_agent()
-            await ready(world)
-            assert (await world.prepare(container_id))["ok"]
-            assert world.slots(container_id) == [(1, 6116)]
-
-    run(main())
+async def test_without_cgpu_kube_nothing_starts_and_nothing_is_lost(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
+        env = await world.allocate(pod, "main")
+        await world.stop_agent()
+        world.node.daemon.config = replace(world.node.daemon.config, kube_wait_s=0)
+        container_id = world.bundle(pod, "main", env, "CGPU_DISABLE=true")
+        reply = await world.prepare(container_id)
+        assert reply["error"].startswith("cgpu-kube, which decides the GPU of a pod's container, does not answer on")
+        await world.start_agent()
+        await ready(world)
+        assert (await world.prepare(container_id))["ok"]
+        assert world.slots(container_id) == [(1, 6116)]
 
 
-def test_grants_of_pods_that_are_gone_are_revoked(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pods = [world.pod(f"p{n}", container(mem=1), annotations=bound(0, 1)) for n in range(3)]
-            for pod in pods:
-                await world.end(await world.start(pod))
-            assert len((await world.node.ask(op="grants"))["grants"]) == 3
-            world.api.remove(PODS, "team", "p0")
-            world.pod("p1", container(mem=1), status={"phase": "Succeeded"})
+async def test_grants_of_pods_that_are_gone_are_revoked(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pods = [world.pod(f"p{n}", container(mem=1), annotations=bound(0, 1)) for n in range(3)]
+        for pod in pods:
+            await world.end(await world.start(pod))
+        assert len((await world.node.ask(op="grants"))["grants"]) == 3
+        world.api.remove(PODS, "team", "p0")
+        world.pod("p1", container(mem=1), status={"phase": "Succeeded"})
 
-            async def left() -> list[str]:
-                return [one["pod"] for one in (await world.node.ask(op="grants"))["grants"]]
+        async def left() -> list[str]:
+            return [one["pod"] for one in (await world.node.ask(op="grants"))["grants"]]
 
-            for _ in range(100):
-                if await left() == ["p2"]:
-                    break
-                await asyncio.sleep(0.05)
-            assert await left() == ["p2"]
-
-    run(main())
+        for _ in range(100):
+            if await left() == ["p2"]:
+                break
+            await asyncio.sleep(0.05)
+        assert await left() == ["p2"]
 
 
-def test_a_late_annotation_is_read(world: World, run: Run) -> None:
+async def test_a_late_annotation_is_read(world: World) -> None:
     """The watch lags: the pod was seen before the scheduler wrote its choice."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            world.api.fault = lambda kind, found: [(30.0, kind, found)]  # events come much later
-            pod = world.pod("p", container(mem=6))
-            world.agent.cluster.pods.put(json.loads(json.dumps(pod)))
-            world.pod("p", container(mem=6), annotations=bound(1, 6))
-            assert world.slots(await world.start(pod)) == [(1, 6116)]
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        world.api.fault = lambda kind, found: [(30.0, kind, found)]  # events come much later
+        pod = world.pod("p", container(mem=6))
+        world.agent.cluster.pods.put(json.loads(json.dumps(pod)))
+        world.pod("p", container(mem=6), annotations=bound(1, 6))
+        assert world.slots(await world.start(pod)) == [(1, 6116)]
 
 
 # ---- pods that are deleted before their containers have ended ----
@@ -967,156 +838,133 @@ def condition(world: World, kind: str = "GPUMemoryHeld") -> tuple[str, str] | No
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_a_deleted_pod_still_holds_is_published(world: World, run: Run, restart: bool) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
-            held = await world.start(pod)
-            world.api.put(PODS, {**(world.api.get(PODS, "team", "p") or {}), "status": RUNNING})
-            other = await world.start(world.pod("q", container(mem=9), annotations=bound(0, 9)))
-            await asyncio.sleep(0.3)
-            assert remains(world) == {} and condition(world) is None
-            if restart:
-                await world.stop_agent()
-            world.api.remove(PODS, "team", "p")
-            if restart:
-                await world.start_agent()
-            await eventually(lambda: remains(world) == {"team/p": {1: 6}}, "the annotation")
-            message = "pods were deleted before their containers ended; team/p: 6 GiB of GPU 1"
-            await eventually(lambda: condition(world) == ("True", message), "the condition")
-            if restart:  # of the agent alone, while it holds
-                await world.stop_agent()
-                await world.start_agent()
-                await asyncio.sleep(0.5)
-                assert remains(world) == {"team/p": {1: 6}}
-            await world.end(held)
-            await eventually(lambda: remains(world) == {"team/p": {}}, "the end")
-            await eventually(lambda: condition(world) == ("False", ""), "the condition's end")
-            assert other in world.link.containers
-
-    run(main())
+async def test_what_a_deleted_pod_still_holds_is_published(world: World, restart: bool) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
+        held = await world.start(pod)
+        world.api.put(PODS, {**(world.api.get(PODS, "team", "p") or {}), "status": RUNNING})
+        other = await world.start(world.pod("q", container(mem=9), annotations=bound(0, 9)))
+        await asyncio.sleep(0.3)
+        assert remains(world) == {} and condition(world) is None
+        if restart:
+            await world.stop_agent()
+        world.api.remove(PODS, "team", "p")
+        if restart:
+            await world.start_agent()
+        await eventually(lambda: remains(world) == {"team/p": {1: 6}}, "the annotation")
+        message = "pods were deleted before their containers ended; team/p: 6 GiB of GPU 1"
+        await eventually(lambda: condition(world) == ("True", message), "the condition")
+        if restart:  # of the agent alone, while it holds
+            await world.stop_agent()
+            await world.start_agent()
+            await asyncio.sleep(0.5)
+            assert remains(world) == {"team/p": {1: 6}}
+        await world.end(held)
+        await eventually(lambda: remains(world) == {"team/p": {}}, "the end")
+        await eventually(lambda: condition(world) == ("False", ""), "the condition's end")
+        assert other in world.link.containers
 
 
-def test_a_pod_that_was_deleted_by_force_and_holds_nothing_wakes_the_scheduler(world: World, run: Run) -> None:
+async def test_a_pod_that_was_deleted_by_force_and_holds_nothing_wakes_the_scheduler(world: World) -> None:
     """Its slices had ended when the node looked: an extender that refused a pod meanwhile gets the change."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            world.pod("p", container(mem=6), annotations=bound(1, 6), status=RUNNING)
-            await asyncio.sleep(0.3)
-            world.api.remove(PODS, "team", "p")
-            await eventually(lambda: condition(world) == ("True", ""), "True")
-            await eventually(lambda: condition(world) == ("False", ""), "False")
-            assert remains(world) == {"team/p": {}}
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        world.pod("p", container(mem=6), annotations=bound(1, 6), status=RUNNING)
+        await asyncio.sleep(0.3)
+        world.api.remove(PODS, "team", "p")
+        await eventually(lambda: condition(world) == ("True", ""), "True")
+        await eventually(lambda: condition(world) == ("False", ""), "False")
+        assert remains(world) == {"team/p": {}}
 
 
-def test_without_pods_from_the_api_server_no_pod_counts_as_deleted(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
-            world.agent.cluster.pods._failed = True
-            world.agent.cluster.pods.objects.replace([])
-            await world.agent._look_at_deleted()
-            assert not world.agent._deleted
-
-    run(main())
+async def test_without_pods_from_the_api_server_no_pod_counts_as_deleted(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
+        world.agent.cluster.pods._failed = True
+        world.agent.cluster.pods.objects.replace([])
+        await world.agent._look_at_deleted()
+        assert not world.agent._deleted
 
 
-def test_nvml_is_asked_when_a_pod_comes(world: World, run: Run) -> None:
+async def test_nvml_is_asked_when_a_pod_comes(world: World) -> None:
     """Not when its first container starts, which would wait for the answer."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
-            inventory = world.node.daemon._inventory
-            inventory._nvml_until, world.agent._renew_due = 0.0, 0.0
-            world.pod("plain", container())
-            await asyncio.sleep(0.3)
-            assert inventory._nvml_until == 0.0, "another pod is none of its business"
-            world.pod("q", container(mem=6), annotations=bound(1, 6))
-            await eventually(lambda: inventory._nvml_until > 0.0, "a query")
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
+        inventory = world.node.daemon._inventory
+        inventory._nvml_until, world.agent._renew_due = 0.0, 0.0
+        world.pod("plain", container())
+        await asyncio.sleep(0.3)
+        assert inventory._nvml_until == 0.0, "another pod is none of its business"
+        world.pod("q", container(mem=6), annotations=bound(1, 6))
+        await eventually(lambda: inventory._nvml_until > 0.0, "a query")
 
 
 # ---- what the agent writes into pods ----
 
 
-def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World, run: Run) -> None:
+async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World) -> None:
     """By the kubelet's count it is on one GPU; the ledger counted it on both."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container("a", mem=6), container("b", mem=3))
-            first = await world.start(pod, "a")
-            ((gpu, _),) = world.slots(first)
-            before = world.api.get(PODS, "team", "p")
-            assert before is not None and not before["metadata"]["annotations"], "one of two containers"
-            second = await world.start(pod, "b")
-            await eventually(
-                lambda: keys.ALLOCATION in world.api.get(PODS, "team", "p")["metadata"]["annotations"], "on"
-            )
-            stored = world.api.get(PODS, "team", "p")
-            ledger = Ledger()
-            ledger.set_node(NODE, read_node(world.api.get(NODES, "", NODE)))
-            ledger.set_pod(stored)
-            on = {index: load.units for index, load in ledger.used(NODE).items()}
-            (other,) = {index for index, _ in world.slots(second)}
-            assert on == ({gpu: 9} if other == gpu else {gpu: 6, other: 3})
-            assert stored["metadata"]["annotations"][keys.NEW_ASSIGNED] == "true"
-            again = world.bundle(stored, "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
-            assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
-            assert world.slots(again)[0][0] == gpu
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container("a", mem=6), container("b", mem=3))
+        first = await world.start(pod, "a")
+        ((gpu, _),) = world.slots(first)
+        before = world.api.get(PODS, "team", "p")
+        assert before is not None and not before["metadata"]["annotations"], "one of two containers"
+        second = await world.start(pod, "b")
+        await eventually(lambda: keys.ALLOCATION in world.api.get(PODS, "team", "p")["metadata"]["annotations"], "on")
+        stored = world.api.get(PODS, "team", "p")
+        ledger = Ledger()
+        ledger.set_node(NODE, read_node(world.api.get(NODES, "", NODE)))
+        ledger.set_pod(stored)
+        on = {index: load.units for index, load in ledger.used(NODE).items()}
+        (other,) = {index for index, _ in world.slots(second)}
+        assert on == ({gpu: 9} if other == gpu else {gpu: 6, other: 3})
+        assert stored["metadata"]["annotations"][keys.NEW_ASSIGNED] == "true"
+        again = world.bundle(stored, "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
+        assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
+        assert world.slots(again)[0][0] == gpu
 
 
-def test_a_refused_mark_is_not_tried_again(world: World, run: Run) -> None:
+async def test_a_refused_mark_is_not_tried_again(world: World) -> None:
     """The kubelet's identity may not write annotations: one refusal a pod and minute was in the API server's log."""
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            refused: list[str] = []
+    async with world.running():
+        await ready(world)
+        refused: list[str] = []
 
-            def forbid(method: str, path: str) -> None:
-                if method == "PATCH" and "/pods/" in path:
-                    refused.append(path)
-                    raise Refusal(403, "Forbidden", "pods may not be patched by a node")
+        def forbid(method: str, path: str) -> None:
+            if method == "PATCH" and "/pods/" in path:
+                refused.append(path)
+                raise Refusal(403, "Forbidden", "pods may not be patched by a node")
 
-            world.api.before = forbid
-            for number in range(3):
-                await world.start(world.pod(f"p{number}", container(mem=2), annotations=bound(0, 2)))
-            await asyncio.sleep(1.0)  # five clean-ups
-            assert len(refused) == 1
-
-    run(main())
+        world.api.before = forbid
+        for number in range(3):
+            await world.start(world.pod(f"p{number}", container(mem=2), annotations=bound(0, 2)))
+        await asyncio.sleep(1.0)  # five clean-ups
+        assert len(refused) == 1
 
 
-def test_the_agents_own_label_follows_its_mode(world: World, run: Run) -> None:
+async def test_the_agents_own_label_follows_its_mode(world: World) -> None:
     def label() -> str | None:
         return (world.api.get(NODES, "", NODE)["metadata"].get("labels") or {}).get(keys.AGENT_LABEL)
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            await eventually(lambda: label() == "cgpu", "the label")
-            node = copy.deepcopy(world.api.get(NODES, "", NODE))
-            del node["metadata"]["labels"][MODE_LABEL]
-            world.api.put(NODES, node)
-            await asyncio.sleep(0.3)
-            assert label() == "cgpu" and offered(world) == 94, "without a label the node keeps its mode, and the agent"
-            world.label("default", **{keys.AGENT_LABEL: "cgpu"})
-            await eventually(lambda: label() is None, "no label in another mode")
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        await eventually(lambda: label() == "cgpu", "the label")
+        node = copy.deepcopy(world.api.get(NODES, "", NODE))
+        del node["metadata"]["labels"][MODE_LABEL]
+        world.api.put(NODES, node)
+        await asyncio.sleep(0.3)
+        assert label() == "cgpu" and offered(world) == 94, "without a label the node keeps its mode, and the agent"
+        world.label("default", **{keys.AGENT_LABEL: "cgpu"})
+        await eventually(lambda: label() is None, "no label in another mode")
 
 
 def test_the_labels_of_the_cards(world: World, run: Run) -> None:

@@ -208,7 +208,8 @@ def test_any_history(steps: list[str], kinds: list[str], seed: int) -> None:
         asyncio.run(asyncio.wait_for(main(Path(directory)), 60))
 
 
-def test_two_hundred_pods_twenty_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.within(240)
+async def test_two_hundred_pods_twenty_at_a_time(tmp_path: Path) -> None:
     """1 to 3 GPU containers each, with init and sidecar; annotation, environment and kernel agree; nothing is left."""
 
     async def life(
@@ -243,22 +244,19 @@ def test_two_hundred_pods_twenty_at_a_time(tmp_path: Path) -> None:
                 changed.notify_all()
         return len(ids)
 
-    async def main() -> None:
-        world = World(tmp_path)
-        async with world.running():
-            await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "ready")
-            gate, changed, free = asyncio.Semaphore(20), asyncio.Condition(), [15, 20]
-            counts = await asyncio.gather(*(life(world, n, gate, free, changed) for n in range(200)))
-            assert sum(counts) > 300
-            assert not world.link.containers and not world.node.daemon.records
+    world = World(tmp_path)
+    async with world.running():
+        await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "ready")
+        gate, changed, free = asyncio.Semaphore(20), asyncio.Condition(), [15, 20]
+        counts = await asyncio.gather(*(life(world, n, gate, free, changed) for n in range(200)))
+        assert sum(counts) > 300
+        assert not world.link.containers and not world.node.daemon.records
 
-            async def grants() -> int:
-                return len((await world.node.ask(op="grants"))["grants"])
+        async def grants() -> int:
+            return len((await world.node.ask(op="grants"))["grants"])
 
-            for _ in range(200):
-                if not await grants():
-                    break
-                await asyncio.sleep(0.05)
-            assert await grants() == 0, "no grant is left"
-
-    asyncio.run(asyncio.wait_for(main(), 240))
+        for _ in range(200):
+            if not await grants():
+                break
+            await asyncio.sleep(0.05)
+        assert await grants() == 0, "no grant is left"

@@ -6,14 +6,13 @@ The objects have the names, labels, annotations and gates of the projects' docum
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, gpu, our_node, simple
 from deployed import REPO, Mutation, Object, Policy, kustomized, named, rendered
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import World
 from node_world import container as node_container
 
@@ -75,68 +74,59 @@ def test_which_pods_the_policies_let_in(own: dict, helm: Path, found: Object, na
     assert Policy(allowed).sentences(after) == [], "an administrator has named the scheduler"
 
 
-def test_kueue_keeps_the_gate_and_the_extender_waits_for_its_end(own: dict) -> None:
+async def test_kueue_keeps_the_gate_and_the_extender_waits_for_its_end(own: dict) -> None:
     """A gated pod holds nothing, and once Kueue has chosen a flavour (a node selector) it is scheduled as any other."""
 
-    async def whole() -> None:
-        async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
-            found = Mutation(own["MutatingAdmissionPolicy", "cgpu-scheduler"]).apply(copy.deepcopy(KUEUE))
-            assert found["spec"]["schedulingGates"] == KUEUE["spec"]["schedulingGates"] and pods.is_gated(found)
-            cluster.put(found)
-            await cluster.settled()
-            assert cluster.extender.ledger.used("n1") == {}
-            del found["spec"]["schedulingGates"]
-            found["spec"]["nodeSelector"] = {notes.CARD_NAME: "Tesla-T4"}
-            cluster.put(found)
-            assert await cluster.schedule(found) == ""
-            assert cluster.extender.ledger.used("n1")[0].units == 6
-
-    asyncio.run(whole())
+    async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
+        found = Mutation(own["MutatingAdmissionPolicy", "cgpu-scheduler"]).apply(copy.deepcopy(KUEUE))
+        assert found["spec"]["schedulingGates"] == KUEUE["spec"]["schedulingGates"] and pods.is_gated(found)
+        cluster.put(found)
+        await cluster.settled()
+        assert cluster.extender.ledger.used("n1") == {}
+        del found["spec"]["schedulingGates"]
+        found["spec"]["nodeSelector"] = {notes.CARD_NAME: "Tesla-T4"}
+        cluster.put(found)
+        assert await cluster.schedule(found) == ""
+        assert cluster.extender.ledger.used("n1")[0].units == 6
 
 
 @pytest.mark.parametrize("found", [VOLCANO, KAI, KOORDINATOR])
-def test_a_pod_that_another_scheduler_has_bound_counts_on_each_gpu(found: Object) -> None:
+async def test_a_pod_that_another_scheduler_has_bound_counts_on_each_gpu(found: Object) -> None:
     """Until its node has written which GPU it is on: no memory is promised twice meanwhile."""
 
-    async def whole() -> None:
-        async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
-            bound = copy.deepcopy(found)
-            bound["spec"]["nodeName"] = "n1"
-            cluster.put(bound)
-            await cluster.settled()
-            assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 6, 1: 6}
-            second = simple("q", 10)
-            cluster.put(second)
-            assert "GPU 0 has 9 of 15 GiB free, GPU 1 has 9 of 15 GiB free" in await cluster.schedule(second)
-            bound["metadata"].setdefault("annotations", {}).update(notes.write({"c0": {1: 6}}, 15, 10**18 * 2))
-            cluster.put(bound)
-            await cluster.settled()
-            assert await cluster.schedule(second) == ""
-            assert cluster.stored("q")["metadata"]["annotations"][notes.INDEX] == "0"
-
-    asyncio.run(whole())
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
+        bound = copy.deepcopy(found)
+        bound["spec"]["nodeName"] = "n1"
+        cluster.put(bound)
+        await cluster.settled()
+        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 6, 1: 6}
+        second = simple("q", 10)
+        cluster.put(second)
+        assert "GPU 0 has 9 of 15 GiB free, GPU 1 has 9 of 15 GiB free" in await cluster.schedule(second)
+        bound["metadata"].setdefault("annotations", {}).update(notes.write({"c0": {1: 6}}, 15, 10**18 * 2))
+        cluster.put(bound)
+        await cluster.settled()
+        assert await cluster.schedule(second) == ""
+        assert cluster.stored("q")["metadata"]["annotations"][notes.INDEX] == "0"
 
 
 @pytest.mark.parametrize("found", [VOLCANO, KAI, KOORDINATOR])
 @pytest.mark.parametrize("count", [1, 2])
-def test_its_node_gives_it_the_gpu_that_the_kubelet_has_counted(
-    tmp_path: Path, run: Run, found: Object, count: int
+async def test_its_node_gives_it_the_gpu_that_the_kubelet_has_counted(
+    tmp_path: Path, found: Object, count: int
 ) -> None:
     """One GPU: as with the extender. Two: the one whose devices the kubelet took; a pod for which it had to take
     devices of both is refused, and gets no GPU that it would not fit."""
 
-    async def main() -> None:
-        world = World(tmp_path)
-        world.link.inventory = world.link.inventory[:count]
-        async with world.running():
-            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == (15, 94)[count - 1], "the offer")
-            meta = found["metadata"]
-            more = {"annotations": meta.get("annotations"), "labels": meta.get("labels")}
-            pod = world.pod("p", node_container(mem=6), spec={"schedulerName": found["spec"]["schedulerName"]}, **more)
-            slots = world.slots(await world.start(pod))
-            assert slots == [(0, 6043)]
-            if count == 2:
-                split = world.pod("q", node_container(mem=85), spec={"schedulerName": "volcano"})
-                assert "no single GPU had room" in await world.refused(split)
-
-    run(main())
+    world = World(tmp_path)
+    world.link.inventory = world.link.inventory[:count]
+    async with world.running():
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == (15, 94)[count - 1], "the offer")
+        meta = found["metadata"]
+        more = {"annotations": meta.get("annotations"), "labels": meta.get("labels")}
+        pod = world.pod("p", node_container(mem=6), spec={"schedulerName": found["spec"]["schedulerName"]}, **more)
+        slots = world.slots(await world.start(pod))
+        assert slots == [(0, 6043)]
+        if count == 2:
+            split = world.pod("q", node_container(mem=85), spec={"schedulerName": "volcano"})
+            assert "no single GPU had room" in await world.refused(split)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import World, container
 from test_node import bound, ready
 
@@ -30,56 +30,44 @@ def nodes(world: World, container_id: str) -> set[str]:
     return {one["path"] for one in spec["linux"]["devices"] if "nvidia" in one["path"]}
 
 
-def test_a_pod_has_the_real_nodes_of_its_gpu_and_no_other(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, 2 * (15 + 80))
-            pods = [world.pod(f"p{n}", container(mem=12), annotations=bound(1, 12)) for n in range(12)]
-            for pod in pods:  # 144 of 80: over-commit by choice
-                container_id = await world.start(pod)
-                assert nodes(world, container_id) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"}
-                env = world.env(container_id)
-                assert (env["CGPU_DISABLE"], env[keys.INDEX], env[keys.DEV]) == ("true", "1", "80")
-            assert not world.link.containers, "nothing is limited"
-
-    run(main())
+async def test_a_pod_has_the_real_nodes_of_its_gpu_and_no_other(world: World) -> None:
+    async with world.running():
+        await ready(world, 2 * (15 + 80))
+        pods = [world.pod(f"p{n}", container(mem=12), annotations=bound(1, 12)) for n in range(12)]
+        for pod in pods:  # 144 of 80: over-commit by choice
+            container_id = await world.start(pod)
+            assert nodes(world, container_id) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"}
+            env = world.env(container_id)
+            assert (env["CGPU_DISABLE"], env[keys.INDEX], env[keys.DEV]) == ("true", "1", "80")
+        assert not world.link.containers, "nothing is limited"
 
 
-def test_a_slice_on_the_gpu_excludes_it(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, 190)
-            variables = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6", keys.INDEX: "0"}
-            await world.node.ask(op="grant", grant={"subject": {"id": "f" * 64}, "variables": variables})
-            assert (await world.node.prepare("f" * 64, ()))["ok"]
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            assert "GPU 0 has 1 slices" in await world.refused(pod)
-            assert "the containers with slices have to end first" in await world.refused(pod)
-
-    run(main())
+async def test_a_slice_on_the_gpu_excludes_it(world: World) -> None:
+    async with world.running():
+        await ready(world, 190)
+        variables = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6", keys.INDEX: "0"}
+        await world.node.ask(op="grant", grant={"subject": {"id": "f" * 64}, "variables": variables})
+        assert (await world.node.prepare("f" * 64, ()))["ok"]
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        assert "GPU 0 has 1 slices" in await world.refused(pod)
+        assert "the containers with slices have to end first" in await world.refused(pod)
 
 
-def test_two_gpus_are_refused(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, 190)
-            written = keys.write({"main": {0: 4, 1: 4}}, 15, 1_900_000_000 * 10**9)
-            pod = world.pod("p", container(mem=8), annotations=written, labels={keys.GPU_COUNT: "2"})
-            assert "is on 2 GPUs, and a container in mode share has one" in await world.refused(pod)
-
-    run(main())
+async def test_two_gpus_are_refused(world: World) -> None:
+    async with world.running():
+        await ready(world, 190)
+        written = keys.write({"main": {0: 4, 1: 4}}, 15, 1_900_000_000 * 10**9)
+        pod = world.pod("p", container(mem=8), annotations=written, labels={keys.GPU_COUNT: "2"})
+        assert "is on 2 GPUs, and a container in mode share has one" in await world.refused(pod)
 
 
-def test_a_whole_gpu_is_refused_where_the_administrator_shares_in_slices_only(world: World, run: Run) -> None:
+async def test_a_whole_gpu_is_refused_where_the_administrator_shares_in_slices_only(world: World) -> None:
     from cgpu_common.config import Config
     from cgpu_common.settings import GpuSettings
 
-    async def main() -> None:
-        world.node.config = Config(gpu=GpuSettings(unsliced="refuse"))
-        async with world.running():
-            await ready(world, 190)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            assert 'unsliced = "refuse" in cgpu.toml' in await world.refused(pod)
-            await eventually(lambda: not world.link.containers, "nothing")
-
-    run(main())
+    world.node.config = Config(gpu=GpuSettings(unsliced="refuse"))
+    async with world.running():
+        await ready(world, 190)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        assert 'unsliced = "refuse" in cgpu.toml' in await world.refused(pod)
+        await eventually(lambda: not world.link.containers, "nothing")

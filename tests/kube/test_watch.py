@@ -8,7 +8,8 @@ import base64
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,10 @@ def same(watcher: watch.Watcher, server: FakeApi) -> bool:
     }
 
 
-def run(test: Callable[..., object]) -> None:
-    async def whole() -> None:
-        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as client:
-            await test(server, client)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def api_and_client() -> AsyncIterator[tuple[FakeApi, kube.Client]]:
+    async with FakeApi() as server, kube.Client(kube.Config(server.url)) as client:
+        yield server, client
 
 
 class Following:
@@ -71,8 +70,8 @@ class Following:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def test_a_list_of_many_pages_and_the_events_after_it() -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
+async def test_a_list_of_many_pages_and_the_events_after_it() -> None:
+    async with api_and_client() as (server, client):
         for number in range(kube.PAGE * 2 + 3):
             server.put("api/v1/pods", pod(f"p{number}"))
         async with Following(client) as one:
@@ -82,12 +81,10 @@ def test_a_list_of_many_pages_and_the_events_after_it() -> None:
             await until(lambda: same(one.watcher, server))
             assert one.watcher.relists == 1
 
-    run(test)
-
 
 @pytest.mark.parametrize("as_event", [True, False])
-def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
+async def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
+    async with api_and_client() as (server, client):
         server.gone_as_event = as_event
         server.put("api/v1/pods", pod("a"))
         server.put("api/v1/pods", pod("b"))
@@ -100,13 +97,11 @@ def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
             await until(lambda: same(one.watcher, server))
             assert one.watcher.relists == 2
 
-    run(test)
 
-
-def test_an_api_server_that_was_restored_from_a_backup() -> None:
+async def test_an_api_server_that_was_restored_from_a_backup() -> None:
     """Its versions begin again below those that were seen, and pods of the backup are back."""
 
-    async def test(server: FakeApi, client: kube.Client) -> None:
+    async with api_and_client() as (server, client):
         server.put("api/v1/pods", pod("a", of="backup"))
         server.put("api/v1/pods", pod("b"))
         backup = copy.deepcopy((server.version, server.objects))
@@ -127,38 +122,31 @@ def test_an_api_server_that_was_restored_from_a_backup() -> None:
             await until(lambda: same(one.watcher, server))
             assert int(one.watcher._version) == server.version and listed
 
-    run(test)
 
-
-def test_a_watch_that_ends_resumes_without_a_list() -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
-        async with Following(client) as one:
-            for number in range(5):
-                server.put("api/v1/pods", pod(f"p{number}"))
-                await until(lambda: same(one.watcher, server))
-                server.end_watches()
-            server.put("api/v1/pods", pod("last"))
+async def test_a_watch_that_ends_resumes_without_a_list() -> None:
+    async with api_and_client() as (server, client), Following(client) as one:
+        for number in range(5):
+            server.put("api/v1/pods", pod(f"p{number}"))
             await until(lambda: same(one.watcher, server))
-            assert one.watcher.relists == 1
+            server.end_watches()
+        server.put("api/v1/pods", pod("last"))
+        await until(lambda: same(one.watcher, server))
+        assert one.watcher.relists == 1
 
-    run(test)
 
-
-def test_bookmarks_move_the_version() -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
+async def test_bookmarks_move_the_version() -> None:
+    async with api_and_client() as (server, client):
         server.bookmark_s = 0.05
         async with Following(client) as one:
             for number in range(5):
                 server.put("api/v1/nodes", {"metadata": {"name": f"n{number}"}})
             await until(lambda: one.watcher._version == str(server.version))
 
-    run(test)
 
-
-def test_the_api_server_is_away() -> None:
+async def test_the_api_server_is_away() -> None:
     """Tries come less and less often, reports say why, and nothing is forgotten meanwhile."""
 
-    async def test(server: FakeApi, client: kube.Client) -> None:
+    async with api_and_client() as (server, client):
         server.put("api/v1/pods", pod("a"))
         async with Following(client) as one:
             await server.down()
@@ -169,8 +157,6 @@ def test_the_api_server_is_away() -> None:
             await server.up()
             await until(lambda: same(one.watcher, server))
             assert not one.watcher.failing
-
-    run(test)
 
 
 def test_ten_minutes_away_are_few_tries() -> None:
@@ -186,8 +172,8 @@ def test_ten_minutes_away_are_few_tries() -> None:
     assert watch.Backoff().next_s(at_least_s=7000) <= 30
 
 
-def test_refusals_are_retried() -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
+async def test_refusals_are_retried() -> None:
+    async with api_and_client() as (server, client):
         tries = []
 
         def before(method: str, path: str) -> None:
@@ -200,11 +186,9 @@ def test_refusals_are_retried() -> None:
             assert one.failures == ["the server is busy"] * 3
             assert not one.watcher.failing
 
-    run(test)
-
 
 @pytest.mark.parametrize("seed", range(8))
-def test_late_doubled_and_missing_events(seed: int) -> None:
+async def test_late_doubled_and_missing_events(seed: int) -> None:
     chance = random.Random(seed)
 
     def fault(kind: str, found: dict) -> list[tuple[float, str, dict]]:
@@ -213,7 +197,7 @@ def test_late_doubled_and_missing_events(seed: int) -> None:
             return []
         return [(0.03 if way == "late" else 0.0, kind, found)] * (2 if way == "twice" else 1)
 
-    async def test(server: FakeApi, client: kube.Client) -> None:
+    async with api_and_client() as (server, client):
         server.fault = fault
         seen: dict[str, str] = {}
 
@@ -238,11 +222,9 @@ def test_late_doubled_and_missing_events(seed: int) -> None:
             await until(lambda: same(one.watcher, server))
             assert set(seen) == {name for _, name in server.pods()}
 
-    run(test)
 
-
-def test_errors_are_those_of_the_server() -> None:
-    async def test(server: FakeApi, client: kube.Client) -> None:
+async def test_errors_are_those_of_the_server() -> None:
+    async with api_and_client() as (server, client):
         found = server.put("api/v1/pods", pod("a"))
         with pytest.raises(kube.ApiError) as missing:
             await client.get(f"{PODS}/x")
@@ -256,18 +238,14 @@ def test_errors_are_those_of_the_server() -> None:
         await client.delete(where, {"preconditions": {"uid": found["metadata"]["uid"]}})
         assert server.pods() == {}
 
-    run(test)
 
-
-def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube, "REQUEST_TIMEOUT_S", 0.1)
 
-    async def test(server: FakeApi, client: kube.Client) -> None:
+    async with api_and_client() as (server, client):
         server.before = lambda _method, _path: asyncio.sleep(30)
         with pytest.raises(kube.Unreachable, match="does not answer"):
             await client.get(PODS)
-
-    run(test)
 
 
 # ---- configuration ----
@@ -343,10 +321,10 @@ def test_in_a_pod(tmp_path: Path) -> None:
         kube.load(environ={"HOME": str(tmp_path)})
 
 
-def test_a_token_that_rotates_is_read_again(tmp_path: Path) -> None:
+async def test_a_token_that_rotates_is_read_again(tmp_path: Path) -> None:
     token = tmp_path / "token"
 
-    async def test(server: FakeApi, _client: kube.Client) -> None:
+    async with api_and_client() as (server, _client):
         server.token = "first"
         async with kube.Client(kube.Config(server.url, token_file=token)) as client:
             with pytest.raises(kube.NoConfig, match="the token cannot be read"):
@@ -359,19 +337,14 @@ def test_a_token_that_rotates_is_read_again(tmp_path: Path) -> None:
             token.write_text("second\n")
             await client.get(PODS)
 
-    run(test)
+
+async def test_a_missing_certificate_is_a_sentence(tmp_path: Path) -> None:
+    async with kube.Client(kube.Config("https://127.0.0.1:1", ca_file=tmp_path / "none")) as client:
+        with pytest.raises(kube.NoConfig, match="certificates cannot be read"):
+            await client.get(PODS)
 
 
-def test_a_missing_certificate_is_a_sentence(tmp_path: Path) -> None:
-    async def test(_server: FakeApi, _client: kube.Client) -> None:
-        async with kube.Client(kube.Config("https://127.0.0.1:1", ca_file=tmp_path / "none")) as client:
-            with pytest.raises(kube.NoConfig, match="certificates cannot be read"):
-                await client.get(PODS)
-
-    run(test)
-
-
-def test_a_list_and_an_event_are_kept_alike() -> None:
+async def test_a_list_and_an_event_are_kept_alike() -> None:
     """@keep is no projection: a second pass over its result would lose what the first one has moved."""
 
     def keep(found: dict) -> dict:
@@ -379,16 +352,13 @@ def test_a_list_and_an_event_are_kept_alike() -> None:
         names = ("name", "uid", "namespace", "resourceVersion")
         return {"metadata": {key: meta[key] for key in names}, "labels": meta.get("labels")}
 
-    async def main() -> None:
-        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
-            server.put("api/v1/pods", pod("a", k="1"))
-            watcher = watch.Watcher(api, PODS, keep=keep, backoff=quick())
-            task = asyncio.create_task(watcher.run())
-            await watcher.synced.wait()
-            assert watcher.objects.get("d", "a")["labels"] == {"k": "1"}
-            server.put("api/v1/pods", pod("b", k="2"))
-            await until(lambda: watcher.objects.get("d", "b") is not None)
-            assert watcher.objects.get("d", "b")["labels"] == {"k": "2"}
-            task.cancel()
-
-    asyncio.run(main())
+    async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+        server.put("api/v1/pods", pod("a", k="1"))
+        watcher = watch.Watcher(api, PODS, keep=keep, backoff=quick())
+        task = asyncio.create_task(watcher.run())
+        await watcher.synced.wait()
+        assert watcher.objects.get("d", "a")["labels"] == {"k": "1"}
+        server.put("api/v1/pods", pod("b", k="2"))
+        await until(lambda: watcher.objects.get("d", "b") is not None)
+        assert watcher.objects.get("d", "b")["labels"] == {"k": "2"}
+        task.cancel()

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""PURE: what is to be done on a node, by what it is and has, and what the image has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cgpu_kube.errors import KubeError
+
+PREFIX = "/usr/local"
+#: The host's programs without which nothing can be done there.
+TOOLS = ("bash", "find", "xargs", "mv", "sha256sum", "systemctl", "nsenter", "modprobe", "depmod", "modinfo")
+EXTENSION = "immutable hosts are not supported yet: docs/user/kubernetes-node.md"
+OPERATOR_HINT = (
+    f"set NVIDIA_CONTAINER_RUNTIME_RUNTIMES={PREFIX}/bin/cgpu-runtime,runc,crun in the GPU Operator's toolkit.env"
+)
+NAMED_MAX = 4
+
+
+class Step(StrEnum):
+    """In the order in which they are done."""
+
+    PUT = "put"  # the files
+    COPY_MODULES = "copy modules"  # the image's, for this kernel
+    BUILD_MODULES = "build modules"  # by the host's DKMS
+    LOAD = "load"
+    DAEMON = "daemon"  # enabled, and started or restarted
+    REPLACE_MODULE = "replace module"
+    ENGINE = "engine"
+    # Of a removal.
+    CORDON = "cordon"
+    UNLOAD = "unload"
+    REMOVE = "remove"
+
+
+class Refused(KubeError):
+    """Nothing was changed. @reason: one word, of the node's condition."""
+
+    def __init__(self, reason: str, sentence: str, hint: str) -> None:
+        super().__init__(f"{sentence}: {hint}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Image:
+    """@build: of the files, by their contents. @kernels: those for which it has modules."""
+
+    version: str
+    build: str
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """The facts of a node. Versions are None without the part."""
+
+    kernel: str
+    machine: str = "x86_64"
+    systemd: bool = True
+    read_only: tuple[str, ...] = ()  # of the folders that are written to
+    missing: tuple[str, ...] = ()  # of TOOLS
+    installed: str | None = None  # by the list of PREFIX
+    build: str | None = None  # of the files that are there
+    owner: str | None = None  # of another installation
+    on_disk: str | None = None  # the module that modprobe finds for this kernel
+    copied: str | None = None  # the build of the image whose modules were copied for this kernel
+    loaded: str | None = None
+    has_dkms: bool = False
+    has_headers: bool = False
+    is_active: bool = False  # cgpud
+    tenants: tuple[str, ...] = ()  # containers with a slice
+    toolkit: bool = False  # NVIDIA's, as packages of the host
+    operator: str | None = None  # the configuration of the GPU Operator's toolkit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """@engine: what `cgpu setup` is called with; "": the engine is another one's. @kept: why not everything is as
+    the image has it, when the steps are done."""
+
+    steps: tuple[Step, ...]
+    engine: str = ""
+    kept: str = ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _require_a_host(host: Host) -> None:
+    if host.machine != "x86_64":
+        raise Refused("NotSupported", f"the node is {host.machine}", "cgpu is for x86-64 only")
+    if not host.systemd:
+        raise Refused("NoSystemd", "systemd does not run on the host", EXTENSION)
+    if host.read_only:
+        raise Refused("ReadOnly", f"{_some(host.read_only)} cannot be written on the host", EXTENSION)
+    if host.missing:
+        raise Refused("NoTools", f"the host has no {_some(host.missing)}", "install them (bash, coreutils, kmod)")
+
+
+def _modules(host: Host, image: Image, is_new: bool) -> tuple[Step, ...]:
+    """How the modules for the running kernel come on disk. @is_new: the files are put."""
+    if host.kernel in image.kernels:
+        return () if host.copied == image.build and host.on_disk == image.version else (Step.COPY_MODULES,)
+    if host.has_dkms and host.has_headers:
+        return () if host.on_disk == image.version and not is_new else (Step.BUILD_MODULES,)
+    if image.version in (host.on_disk, host.loaded):  # of Kernel Module Management, or by hand
+        return ()
+    has = _some(image.kernels) if image.kernels else "none"
+    lacks = " and no ".join(
+        [word for there, word in ((host.has_dkms, "DKMS"), (host.has_headers, "headers of it")) if not there]
+    )
+    raise Refused(
+        "NoModule",
+        f"there is no module for the kernel {host.kernel}: the image has those for {has}, and the host has no {lacks}",
+        "build the image for it (make node-image KERNEL=…), or install both on the host",
+    )
+
+
+def _engine(host: Host) -> str:
+    if host.toolkit:
+        return "nvidia-container-runtime"
+    return "" if host.operator is not None else "containerd"
+
+
+def install(host: Host, image: Image) -> Plan:
+    """The steps to the image's version; none: it is there. Raises Refused."""
+    _require_a_host(host)
+    if host.owner is not None:
+        why = f"cgpu is on the host already, by {host.owner}"
+        raise Refused("OtherInstallation", why, "remove that first, or leave this node to it")
+    is_new = host.build != image.build
+    steps = [Step.PUT] if is_new else []
+    steps += _modules(host, image, is_new)
+    kept = []
+    if host.loaded is None:
+        steps.append(Step.LOAD)
+    if is_new or not host.is_active:
+        steps.append(Step.DAEMON)
+    if host.loaded not in (None, image.version):
+        if host.tenants:
+            kept.append(
+                f"cgpu_km {host.loaded} stays loaded, and {image.version} is installed, while {len(host.tenants)} of "
+                f"the node's containers have a slice ({_some(host.tenants)}): drain the node"
+            )
+        else:
+            steps.append(Step.REPLACE_MODULE)
+    engine = _engine(host)
+    if host.operator is not None and not engine and f"{PREFIX}/bin/cgpu-runtime" not in host.operator:
+        kept.append(
+            f"containers get no slice yet, the GPU Operator's toolkit does not call cgpu-runtime: {OPERATOR_HINT}"
+        )
+    if steps and engine:
+        steps.append(Step.ENGINE)
+    return Plan(tuple(steps), engine, "; ".join(kept))
+
+
+def remove(host: Host) -> Plan:
+    """The steps to a node without cgpu; none: it is not there. Raises Refused."""
+    if host.installed is None:
+        if host.owner is not None:
+            why = f"cgpu is on the host by {host.owner}, and not by this installer"
+            raise Refused("OtherInstallation", why, "remove it in the way it came")
+        return Plan(())
+    if host.missing:
+        raise Refused("NoTools", f"the host has no {_some(host.missing)}", "install them (bash, coreutils, kmod)")
+    if host.tenants:
+        why = f"{len(host.tenants)} of the node's containers have a slice ({_some(host.tenants)})"
+        raise Refused("InUse", why, "drain the node; nothing was removed")
+    return Plan((Step.CORDON, *((Step.UNLOAD,) if host.loaded is not None else ()), Step.REMOVE))
+
+
+#: The condition of the node, its reasons when True, and False but for those of Refused.
+CONDITION = "GPUShareInstalled"
+DONE, KEPT, GONE, FAILED = "Installed", "UpdatePending", "Removed", "StepFailed"

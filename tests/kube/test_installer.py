@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: MIT
+"""The node installer: what is decided by a node's facts, the steps on a root, the condition, and its objects."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster import NODES
+from deployed import DEPLOY, REPO, Policy, folded, kustomized, named, rendered, rendered_texts
+from fake_api import FakeApi
+
+from cgpu_kube import annotations as keys
+from cgpu_kube import api
+from cgpu_kube.installer import act, command, host
+from cgpu_kube.installer.act import Acting
+from cgpu_kube.installer.host import Done, StepFailed
+from cgpu_kube.installer.plan import CONDITION, Host, Image, Refused, Step, install, remove
+
+KERNEL = "6.1.0-49-amd64"
+BARE = Host(kernel=KERNEL)
+WITH_DKMS = replace(BARE, has_dkms=True, has_headers=True)
+IMAGE = Image("0.2.0", "b2", (KERNEL,))
+PLAIN = Image("0.2.0", "b2")
+THERE = Host(kernel=KERNEL, installed="0.2.0", build="b2", on_disk="0.2.0", copied="b2", loaded="0.2.0", is_active=True)
+OLD = replace(THERE, installed="0.1.0", build="b1", on_disk="0.1.0", copied="b1", loaded="0.1.0")
+
+ALL_COPIED = [Step.PUT, Step.COPY_MODULES, Step.LOAD, Step.DAEMON, Step.ENGINE]
+
+
+@pytest.mark.parametrize(
+    ("found", "image", "steps"),
+    [
+        (BARE, IMAGE, ALL_COPIED),
+        (WITH_DKMS, PLAIN, [Step.PUT, Step.BUILD_MODULES, Step.LOAD, Step.DAEMON, Step.ENGINE]),
+        (WITH_DKMS, IMAGE, ALL_COPIED),
+        (THERE, IMAGE, []),
+        (replace(WITH_DKMS, installed="0.2.0", build="b2", on_disk="0.2.0", loaded="0.2.0", is_active=True), PLAIN, []),
+        # Loaded by Kernel Module Management: the image needs none.
+        (replace(BARE, loaded="0.2.0"), PLAIN, [Step.PUT, Step.DAEMON, Step.ENGINE]),
+        # After a boot without the module, or of another kernel.
+        (replace(THERE, loaded=None), IMAGE, [Step.LOAD, Step.ENGINE]),
+        (replace(THERE, loaded=None, on_disk=None, copied=None), IMAGE, [Step.COPY_MODULES, Step.LOAD, Step.ENGINE]),
+        (replace(THERE, is_active=False), IMAGE, [Step.DAEMON, Step.ENGINE]),
+        # One that broke off in the middle of the files.
+        (replace(THERE, build=None), IMAGE, [Step.PUT, Step.DAEMON, Step.ENGINE]),
+        (OLD, IMAGE, [Step.PUT, Step.COPY_MODULES, Step.DAEMON, Step.REPLACE_MODULE, Step.ENGINE]),
+    ],
+)
+def test_what_is_done(found: Host, image: Image, steps: list[Step]) -> None:
+    plan = install(found, image)
+    assert list(plan.steps) == steps and plan.kept == "" and plan.engine == "containerd"
+
+
+def test_the_module_of_kernel_module_management() -> None:
+    """It names what `make modules-image` lays into the image, by the version."""
+    version = (REPO / "VERSION").read_text().strip()
+    (found,) = yaml.safe_load_all((DEPLOY / "kmm/module.yaml").read_text())
+    assert (found["apiVersion"], found["kind"]) == ("kmm.sigs.x-k8s.io/v1beta1", "Module")
+    container = found["spec"]["moduleLoader"]["container"]
+    script = (REPO / "scripts/node-image").read_text()
+    assert container["modprobe"] == {"moduleName": f"cgpu_core_{version.replace('.', '_')}", "dirName": "/opt"}
+    assert 'modules=("cgpu_km" "cgpu_core_${version//./_}")' in script
+    assert "folder=$out/modules/$release/opt/lib/modules/$release" in script
+    (mapping,) = container["kernelMappings"]
+    assert re.fullmatch(mapping["regexp"], "6.1.0-49-amd64")
+    assert mapping["containerImage"] == f"cgpu-modules:{version}-${{KERNEL_FULL_VERSION}}"
+    assert '"cgpu-modules:$version-$release"' in script
+    assert found["spec"]["selector"] == {keys.MODE_LABEL: "cgpu"}
+
+
+def test_an_update_keeps_slices() -> None:
+    """Files and daemon are new at once; the module waits, and the sentence names who holds it."""
+    plan = install(replace(OLD, tenants=("aaa", "bbb")), IMAGE)
+    assert plan.steps == (Step.PUT, Step.COPY_MODULES, Step.DAEMON, Step.ENGINE)
+    assert "cgpu_km 0.1.0 stays loaded, and 0.2.0 is installed" in plan.kept and "aaa, bbb" in plan.kept
+    waiting = replace(THERE, loaded="0.1.0")
+    assert install(replace(waiting, tenants=("a",)), IMAGE).steps == ()
+    assert install(waiting, IMAGE).steps == (Step.REPLACE_MODULE, Step.ENGINE), "drained"
+
+
+def test_the_engine() -> None:
+    assert install(replace(BARE, toolkit=True), IMAGE).engine == "nvidia-container-runtime"
+    plan = install(replace(BARE, operator='runtimes = ["runc"]'), IMAGE)
+    assert plan.engine == "" and Step.ENGINE not in plan.steps
+    assert "NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/local/bin/cgpu-runtime,runc,crun" in plan.kept
+    assert install(replace(BARE, operator='runtimes = ["/usr/local/bin/cgpu-runtime"]'), IMAGE).kept == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "image", "reason", "words"),
+    [
+        (replace(BARE, machine="aarch64"), IMAGE, "NotSupported", "aarch64"),
+        (replace(BARE, systemd=False), IMAGE, "NoSystemd", "immutable hosts are not supported yet"),
+        (replace(BARE, read_only=("/usr/local",)), IMAGE, "ReadOnly", "/usr/local cannot be written"),
+        (replace(BARE, missing=("bash",)), IMAGE, "NoTools", "no bash"),
+        (replace(BARE, owner="packages"), IMAGE, "OtherInstallation", "by packages"),
+        (
+            BARE,
+            PLAIN,
+            "NoModule",
+            f"kernel {KERNEL}: the image has those for none, and the host has no DKMS and no head",
+        ),
+        (
+            replace(BARE, has_dkms=True),
+            replace(PLAIN, kernels=("5.14",)),
+            "NoModule",
+            "for 5.14, and the host has no headers",
+        ),
+        (replace(OLD, kernel="6.12"), PLAIN, "NoModule", "kernel 6.12"),
+    ],
+)
+def test_refused_before_anything_is_changed(found: Host, image: Image, reason: str, words: str) -> None:
+    with pytest.raises(Refused, match=words) as refused:
+        install(found, image)
+    assert refused.value.reason == reason
+
+
+def test_removal() -> None:
+    assert remove(THERE).steps == (Step.CORDON, Step.UNLOAD, Step.REMOVE)
+    assert remove(replace(THERE, loaded=None)).steps == (Step.CORDON, Step.REMOVE)
+    assert remove(BARE).steps == ()
+    with pytest.raises(Refused, match="3 of the node's containers have a slice") as refused:
+        remove(replace(THERE, tenants=("a", "b", "c")))
+    assert refused.value.reason == "InUse"
+    with pytest.raises(Refused, match="by packages, and not by this installer"):
+        remove(replace(BARE, owner="packages"))
+
+
+# ---- the acting part, on a root of the test ----
+
+
+class Fake:
+    """Programs: notes each, and answers by its first words."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.answers, self.calls = root, dict[str, Done](), list[str]()
+
+    def run(self, *words: str, **environment: str) -> Done:
+        line = " ".join(words)
+        self.calls.append(line)
+        if words[0] == "bash" and words[2] == "put":
+            (self.root / "usr/local/lib/cgpu").mkdir(parents=True, exist_ok=True)
+            (self.root / "usr/local/lib/cgpu/MANIFEST").write_text("file - /usr/src/cgpu-0.2.0/dkms.conf\n")
+            assert (self.root / words[1].lstrip("/")).is_file() and environment == {"PREFIX": "/usr/local"}
+        for start, done in self.answers.items():
+            if line.startswith(start):
+                return done
+        if words[0] in ("modinfo", "mountpoint", "test") or "is-active" in words:
+            return Done(1, "", "")
+        if words[0].endswith("/cgpu") and words[1] == "setup":
+            return Done(0, json.dumps({"next": "systemctl restart containerd", "changed": True}), "")
+        return Done(0, "", "")
+
+    def must(self, *words: str, **environment: str) -> str:
+        done = self.run(*words, **environment)
+        if done.code:
+            raise StepFailed(f"{' '.join(words)}: {done.last}")
+        return done.out
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    folder = tmp_path / "cgpu"
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "stage/usr/local/bin").mkdir(parents=True)
+    (folder / "stage/usr/local/bin/cgpu").write_text("#!/bin/sh\n")
+    shutil.copy(REPO / "scripts/install", folder / "scripts")
+    (folder / "VERSION").write_text("0.2.0\n")
+    (folder / "SHA256SUMS").write_text("x  y\n")
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    top = tmp_path / "host"
+    for name in ("usr/bin", "run/systemd/system", "var/lib", f"lib/modules/{KERNEL}", "etc", "usr/local"):
+        (top / name).mkdir(parents=True)
+    for name in host.TOOLS:  # as modprobe is one to /bin/kmod: of the host's root
+        (top / "usr/bin" / name).symlink_to("/nowhere/kmod")
+    monkeypatch.setattr(host.os, "uname", lambda: type("Uname", (), {"release": KERNEL, "machine": "x86_64"})())
+    return top
+
+
+def some_modules(top: Path) -> Path:
+    folder = top / "modules" / KERNEL
+    folder.mkdir(parents=True)
+    for name in ("cgpu_km.ko", "cgpu_core_0_2_0.ko", "modules.dep"):
+        (folder / name).write_text(name)
+    return folder.parent
+
+
+def acting(fake: Fake, payload: Path, modules: Path) -> Acting:
+    return Acting(fake, host.image(payload, modules), payload, modules)  # type: ignore[arg-type]
+
+
+def test_a_bare_host(root: Path, payload: Path, tmp_path: Path) -> None:
+    fake, modules = Fake(root), some_modules(tmp_path)
+    state = command.attempt(acting(fake, payload, modules), removing=False)
+    assert (state.holds, state.reason) == (True, "Installed"), state
+    folder = root / f"lib/modules/{KERNEL}/updates/cgpu"
+    assert {one.name for one in folder.iterdir()} == {"cgpu_km.ko", "cgpu_core_0_2_0.ko", "BUILD"}
+    assert not (root / "var/lib/cgpu-install").exists()
+    done = [call for call in fake.calls if not call.startswith(("modinfo", "test", "systemctl is-active"))]
+    assert done == [
+        "bash /var/lib/cgpu-install/scripts/install put /var/lib/cgpu-install/stage",
+        f"depmod {KERNEL}",
+        "modprobe cgpu_km",
+        "modprobe cgpu_core_0_2_0",
+        "systemctl daemon-reload",
+        "systemctl enable cgpud.service",
+        "systemctl restart cgpud.service",
+        "/usr/local/bin/cgpu setup containerd --runtime /usr/local/bin/cgpu-runtime --json",
+        "systemctl restart containerd",
+    ]
+
+
+def test_a_module_that_the_kernel_refuses(root: Path, payload: Path, tmp_path: Path) -> None:
+    """The sentence is that of cgpu doctor; the next round begins where this one ended."""
+    finding = {
+        "check": "secure boot",
+        "status": "warning",
+        "text": "the kernel loads only modules",
+        "remedy": "mokutil",
+    }
+    other = {"check": "headers", "status": "problem", "text": "no headers", "remedy": "apt"}
+    refused = Done(1, "", "modprobe: ERROR: could not insert 'cgpu_km': Key was rejected by service\n")
+    doctor = Done(7, json.dumps({"findings": [finding, other]}), "")
+    fake = Fake(root)
+    fake.answers = {"modprobe cgpu_km": refused, "/usr/local/bin/cgpu doctor": doctor}
+    modules = some_modules(tmp_path)
+    state = command.attempt(acting(fake, payload, modules), removing=False)
+    assert (state.failed, state.reason) == (True, "StepFailed")
+    assert "Key was rejected by service; the kernel loads only modules (mokutil)" in state.message
+    assert "no headers" not in state.message
+    again = host.read(root, fake.run)
+    assert install(again, host.image(payload, modules)).steps[0] is Step.COPY_MODULES, "modinfo finds none here"
+    assert Step.PUT not in install(again, host.image(payload, modules)).steps
+
+
+def test_an_engine_that_cannot_be_set_up(root: Path, payload: Path, tmp_path: Path) -> None:
+    body = {
+        "code": "refused",
+        "exit": 1,
+        "what": "/etc/containerd/config.toml",
+        "why": "k3s reads another",
+        "hint": "h",
+    }
+    fake = Fake(root)
+    said = Done(1, "", json.dumps({"schema_version": 1, "error": body}))
+    plain = fake.run
+    fake.run = lambda *words, **env: said if "setup" in words else plain(*words, **env)  # type: ignore[method-assign]
+    state = command.attempt(acting(fake, payload, some_modules(tmp_path)), removing=False)
+    assert state.message == "/etc/containerd/config.toml: k3s reads another (h)"
+
+
+def test_a_host_that_is_none(payload: Path, tmp_path: Path) -> None:
+    state = command.attempt(acting(Fake(tmp_path), payload, some_modules(tmp_path)), removing=False)
+    assert (state.failed, state.reason) == (True, "NoSystemd")
+
+
+def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Path, tmp_path: Path) -> None:
+    fake, modules = Fake(root), some_modules(tmp_path)
+    command.attempt(acting(fake, payload, modules), removing=False)
+    for name in ("sys/module/cgpu_km/holders/cgpu_core_0_2_0", "proc/cgpu_km"):
+        (root / name).mkdir(parents=True)
+    (root / "proc/cgpu_km/version").write_text("0.2.0\n")
+    (root / "proc/cgpu_km/inst_ctl").write_text("")
+    plain, in_use = fake.run, Done(1, "", "rmmod: ERROR: Module cgpu_km is in use")
+    fake.run = lambda *words, **env: in_use if words[0] == "rmmod" else plain(*words, **env)  # type: ignore[method-assign]
+    fake.calls.clear()
+    state = command.attempt(acting(fake, payload, modules), removing=True)
+    assert state.failed and "Module cgpu_km is in use" in state.message
+    assert fake.calls[-2:] == ["systemctl start cgpud.service", "/usr/local/bin/cgpu uncordon"]
+    assert not any("uninstall" in call for call in fake.calls)
+    fake.run = plain  # type: ignore[method-assign]
+    state = command.attempt(acting(fake, payload, modules), removing=True)
+    assert (state.reason, state.failed) == ("Removed", False)
+    assert "rmmod cgpu_core_0_2_0 cgpu_km" in fake.calls
+    assert fake.calls[-2:] == ["bash /var/lib/cgpu-install/scripts/install uninstall", f"depmod {KERNEL}"]
+    assert not (root / f"lib/modules/{KERNEL}/updates").exists()
+
+
+# ---- the condition, and the objects ----
+
+
+async def test_the_condition(root: Path, payload: Path, tmp_path: Path) -> None:
+    """Written once; a node without its API server is installed all the same."""
+    node = {"metadata": {"name": "n1"}, "status": {"conditions": []}}
+    path = "/api/v1/nodes/n1/status"
+
+    async with FakeApi() as server:
+        server.put(NODES, node)
+        one = acting(Fake(root), payload, some_modules(tmp_path))
+        service = command.Service(one, False, "n1", api.Config(server.url))
+        assert service.unready()
+        await server.down()
+        assert (await service.round()).holds and not service.unready()
+        await server.up()
+        for _ in range(2):
+            await service.round()
+        assert server.requests.count(("PATCH", path)) == 1
+        found = server.get(NODES, "", "n1")
+        assert found is not None
+        conditions = {one["type"]: one for one in found["status"]["conditions"]}
+        assert conditions[CONDITION]["status"] == "True"
+        assert conditions[CONDITION]["reason"] == "Installed" and conditions[CONDITION]["lastTransitionTime"]
+
+
+INSTALLER = DEPLOY / "installer"
+
+
+def test_the_chart_has_the_same_installer(kubectl: Path, helm: Path) -> None:
+    wanted = named(kustomized(kubectl, INSTALLER))
+    without = named(rendered(helm, {}))
+    found = named(rendered(helm, {"installer": {"enabled": True}}))
+    assert {key: one for key, one in folded(found).items() if key not in without} == folded(wanted)
+    notes = next(
+        text
+        for name, text in rendered_texts(helm, {"installer": {"enabled": True}}).items()
+        if name.endswith("NOTES.txt")
+    )
+    assert "GPUShareInstalled" in notes
+
+
+def test_its_pods(kubectl: Path) -> None:
+    objects = named(kustomized(kubectl, INSTALLER))
+    version = (REPO / "VERSION").read_text().strip()
+    for name, words in (("cgpu-install", []), ("cgpu-remove", ["--remove"])):
+        spec = objects["DaemonSet", name]["spec"]["template"]["spec"]
+        (one,) = spec["containers"]
+        assert one["image"] == f"cgpu-node:{version}"
+        first, *args = one["args"]
+        params = command.install.make_context(first, args).params if Path("/host").exists() else None
+        assert first == command.install.name and [word for word in args if word == "--remove"] == words
+        assert f"--probe-port={one['ports'][0]['containerPort']}" in args
+        assert one["volumeMounts"] == [{"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"}]
+        assert spec["volumes"] == [{"name": "host", "hostPath": {"path": "/", "type": "Directory"}}]
+        assert params is None or params["removing"] == bool(words)
+    (rule,) = objects["ClusterRole", "cgpu-installer"]["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}
+
+
+def test_a_node_is_of_one_of_the_two(kubectl: Path) -> None:
+    """By its labels."""
+    objects = named(kustomized(kubectl, INSTALLER))
+    (term,) = objects["DaemonSet", "cgpu-install"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert objects["DaemonSet", "cgpu-remove"]["spec"]["template"]["spec"]["nodeSelector"] == {
+        "cgpu.io/install": "remove"
+    }
+
+    def chosen(labels: dict[str, str]) -> bool:
+        def holds(one: dict[str, Any]) -> bool:
+            is_in = labels.get(one["key"]) in one["values"]
+            return is_in if one["operator"] == "In" else not is_in
+
+        return all(holds(one) for one in term["matchExpressions"])
+
+    mode = {"ack.node.gpu.schedule": "cgpu"}
+    assert chosen(mode) and not chosen({}) and not chosen({"ack.node.gpu.schedule": "mig"})
+    assert not chosen({**mode, "cgpu.io/install": "no"}) and not chosen({**mode, "cgpu.io/install": "remove"})
+
+
+def test_it_writes_its_own_node(objects: dict) -> None:
+    who = {"username": "system:serviceaccount:cgpu-system:cgpu-installer", "groups": []}
+    bound = {**who, "extra": {"authentication.kubernetes.io/node-name": ["n1"]}}
+    nodes = {"resource": {"group": "", "resource": "nodes"}}
+    mine, other = ({"metadata": {"name": name}} for name in ("n1", "n2"))
+    policy = Policy(objects["ValidatingAdmissionPolicy", "cgpu-node-own"])
+    assert policy.sentences(mine, mine, userInfo=bound, **nodes) == []
+    assert policy.sentences(other, other, userInfo=bound, **nodes)
+    assert policy.sentences(mine, mine, userInfo=who | {"extra": {}}, **nodes)
+
+
+def test_the_names_are_those_of_the_scripts() -> None:
+    assert act.CGPU == "/usr/local/bin/cgpu" and "prefix=/usr/local" in (REPO / "scripts/node-image").read_text()
