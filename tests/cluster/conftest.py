@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
 pytest.register_assert_rewrite("cluster.scenarios", "cluster.stand")
 
 from cluster.one_node import REPO  # noqa: E402

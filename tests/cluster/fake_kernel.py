@@ -19,7 +19,10 @@ from pathlib import Path
 
 from cgpu_common.model import MIB, Container, KernelGpu, Slot, SlotWant
 from cgpud import __main__ as cgpud
-from cgpud.fakelink import FakeLink, example_gpus
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit/daemon"))
+
+from fakelink import FakeLink, example_gpus
 
 NODES = Path("/dev/cgpu")
 
@@ -75,8 +78,8 @@ def main() -> None:
         replace(gpu, total=total, driver_free=total)
         for gpu, total in zip(example_gpus(len(totals)), totals, strict=True)
     ]
-    cgpud.make_link = lambda _kind: FileLink(gpus, Path(path))
-    sys.argv = ["cgpud", "--kernel=fake", *options]
+    cgpud.make_link = lambda: FileLink(gpus, Path(path))
+    sys.argv = ["cgpud", *options]
     cgpud.main()
 
 

@@ -329,6 +329,13 @@ BinaryName = "{self.runtime}"
         process.send_signal(how)
         process.wait(60)
 
+    def kill_child(self, name: str) -> None:
+        """SIGKILL of the process that it has started and starts again, and waits for another one."""
+        listed = Path(f"/proc/{self.processes[name].pid}/task/{self.processes[name].pid}/children")
+        old = listed.read_text().split()
+        os.kill(int(old[0]), signal.SIGKILL)
+        until(lambda: listed.read_text().split() not in ([], old), f"another process of {name}", 60, 0.05)
+
     def start_again(self, name: str) -> None:
         """As it was started."""
         words, env = self._words[name]

@@ -344,11 +344,11 @@ def test_many_pods(stand: Stand) -> None:
 
 
 @pytest.mark.more
-def test_many_pods_while_cgpud_and_the_extender_die(stand: Stand) -> None:
-    """No pod fails: those that start, and those that come, wait for both."""
+def test_many_pods_while_cgpud_the_agent_and_the_extender_die(stand: Stand) -> None:
+    """No pod fails: those that start, and those that come, wait for them."""
     total, _ = pods_wanted(stand)
     with s.Watch(stand) as watch:
-        assert _storm(stand, ("cgpud", "extender") * max(2, total // 20)) == 0
+        assert _storm(stand, ("cgpud", s.AGENT, "extender") * max(2, total // 20)) == 0
     watch.check()
 
 

@@ -432,8 +432,14 @@ def scheduler_extenders() -> list[Object]:
     return [{key: value for key, value in {**one, **here}.items() if key != "tlsConfig"} for one in found]
 
 
+AGENT = "agent"  # the second process of cgpu-kube node; the first one serves the kubelet's sockets
+
+
 def kill_and_revive(stand: Stand, name: str, away_s: float = 0.5) -> None:
-    """kill -9, and started again by whoever watches it: systemd, or a DaemonSet."""
+    """kill -9, and started again by what watches it: systemd, a DaemonSet, or of the agent cgpu-kube node itself."""
+    if name == AGENT:
+        stand.cluster.kill_child("node")
+        return
     stand.cluster.kill(name)
     time.sleep(away_s)
     stand.cluster.start_again(name)

@@ -19,9 +19,13 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/cuda"))
+
+import ways  # noqa: E402
+
 BUILD = REPO / "build"
 QUIET_S = 15.0
-VM_TIMEOUT_S = 540
+VM_TIMEOUT_S = 900
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ REAL = Show(
         "containers": {"gpu_test1", "gpu_test2"},
         "over_limit": {"result", "neighbour_alive"},
         "ratio": {"asked", "got", "error_pct"},
-        "programs": {"nvidia-smi", "nvidia-smi -L", "pynvml", "gpuload", "walk"},
+        "programs": {"nvidia-smi", "nvidia-smi -L", "pynvml", "gpuload", "walk", *ways.WAYS},
     },
     {"NVIDIA": "550"},
     ("nvidia",),
@@ -200,7 +204,7 @@ def main() -> int:
     narrator.say(show.title)
     status = prepare(show, narrator, log)
     if status == 0:
-        narrator.step("boot: Debian's kernel in QEMU, modules, cgpud, dockerd")
+        narrator.step("boot: the virtual machine, modules, cgpud, dockerd")
         variables = {
             "DOCKER": "1",
             "PROFILE": "t4",

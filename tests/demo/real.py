@@ -18,6 +18,10 @@ from typing import Any
 from guest import CARD_MIB, GPU, Container, Demo, call, must, number, play, say, show, stat, step, until
 
 REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/cuda"))
+
+import ways  # noqa: E402
+
 BRANCH = os.environ["NVIDIA"]
 #: gpuload launches four waves: kernels of a millisecond, which an emulated processor launches in far less.
 WAVE_NS = 250_000
@@ -47,6 +51,7 @@ class Real(Demo):
 
     def run(self) -> None:
         self.introduce()
+        self.ways()
         self.start_containers()
         self.see_memory()
         self.smi()
@@ -56,7 +61,7 @@ class Real(Demo):
         self.kill()
 
     def introduce(self) -> None:
-        step("the machine: Debian's kernel in QEMU, a SIMULATED GPU behind a simulated NVIDIA driver")
+        step("the machine: a virtual one, a SIMULATED GPU behind a simulated NVIDIA driver")
         show("uname -r; cat /proc/driver/nvidia/version; cat /proc/cgpu_km/version")
         version = Path("/proc/driver/nvidia/version").read_text()
         self.report["driver"] = re.search(r"\b\d+\.\d+(\.\d+)?\b", version)[0]
@@ -112,6 +117,21 @@ class Real(Demo):
         text = f"{len(results)} results, total {said['seen'].get('context/total_mib')} MiB by cuMemGetInfo"
         held = failed == over and not said["stalled"]
         self.program_said("walk", held, text if held else f"{text}; stalled {said['stalled']}; {failed}")
+
+    def ways(self) -> None:
+        """CUDA's newer ways to memory in a container of their own: a load beside them takes the emulated processor."""
+        step("CUDA's newer ways to memory in a container with 1 of 15 GiB: what it is charged at each phase")
+        names = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")
+        options = [word for name in names for word in ("-e", name)]
+        full_id = must("docker", "run", "-d", "--runtime=nvidia", *options, self.image, "sleep", "100000").strip()
+        directory = GPU / full_id[:12]
+        for name in ways.of_branch(int(BRANCH)):
+            found = ways.run(("docker", "exec", "-i", full_id), name, lambda: stat(directory, "used_bytes"))
+            self.program_said(name, not found.problem, str(found))
+            self.report["programs"][name]["charged_bytes"] = {phase: charged for phase, _, charged in found.phases}
+        self.claims.check("nothing of it is charged any more", stat(directory, "used_bytes") == 0, "0 bytes")
+        must("docker", "rm", "-f", full_id)
+        self.claims.check("the container ends", until(60, lambda: not directory.exists()), str(directory))
 
     def kill(self) -> None:
         """A process, by kill -9: the container goes on without it, or ends with it; its memory is back either way."""

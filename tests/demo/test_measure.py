@@ -6,15 +6,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
+import host as demo
 import pytest
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import host as demo  # noqa: E402
-from measure import Progress, rate, whole_rounds, works_at  # noqa: E402
+from measure import Progress, rate, whole_rounds, works_at
 
 
 def test_whole_rounds() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -45,7 +47,7 @@ def loops(results: Sequence[dict[str, Any]]) -> list[str]:
     names: dict[str, None] = {}
     for line in results:
         words = str(line["name"]).removeprefix("decode ").split(", ", 1)
-        if len(words) == 2 and words[0].isdigit() and "percent_of_alone" in line:
+        if len(words) == 2 and words[0].isdigit() and "percent_of_alone" in line and not line.get("missing"):
             found.setdefault(int(words[0]), {})[words[1]] = line["percent_of_alone"]
             names.setdefault(words[1])
     if not found:
@@ -69,6 +71,17 @@ def steps(done: Sequence[dict[str, Any]]) -> list[str]:
     return ["## Steps", "", *table(("step", "end", "seconds", "why"), rows)]
 
 
+def refusals(log: Iterable[str]) -> list[str]:
+    """What the module refused, by its lines in the kernel log: a call by its number, memory at a limit; how often."""
+    found: Counter[str] = Counter()
+    for line in log:
+        what = re.search(r"container \w+: (.+?) refused", line)
+        name = what[1] if what else line
+        found["memory at the limit" if name.endswith(" bytes") else name] += 1
+    rows: list[tuple[str, int | None]] = [*sorted(found.items())] or [("none", None)]
+    return ["## What the module refused", "", *table(("call", "lines in the log"), rows)]
+
+
 def page(report: dict[str, Any]) -> str:
     """results.md"""
     done = report["steps"]
@@ -80,6 +93,5 @@ def page(report: dict[str, Any]) -> str:
     lines += [f"- {key}: {value}" for key, value in machine.items()]
     for part in (steps(done), limits(results), loops(results)):
         lines += ["", *part] if part else []
-    refused = sorted({line for step in done for line in step.get("refused", [])})
-    lines += ["", "## Calls that the module refused", "", *[f"- `{line}`" for line in refused or ["none"]]]
+    lines += ["", *refusals([line for step in done for line in step.get("refused", [])])]
     return "\n".join(lines) + "\n"

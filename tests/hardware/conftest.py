@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "load"), str(HERE.parent / "rmclient")]
-
-import preloaded  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
+import tables
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "forward"))
-
-import tables  # noqa: E402
 
 PROGRAM = HERE / "module-run"
 
@@ -289,6 +287,17 @@ def test_loops_stand_beside_the_published_ones():
     ]
     assert tables.loops(lines)[4:] == ["| 2 | 45.5 | – | 44.5 | 63.5 |", "| 32 | 75.0 | 80.0 | 72.8 | 87.9 |"]
     assert tables.loops([]) == []
+    assert tables.loops([{**lines[0], "missing": "a stand-in"}]) == [], "a figure that says nothing is not shown"
+
+
+def test_each_refused_call_is_one_row() -> None:
+    log = [
+        "[ 1.0] cgpu_km: container ab: escape 0xd7 refused, pid 3",
+        "[ 2.0] cgpu_km: container cd: escape 0xd7 refused, pid 4",
+    ]
+    log += ["[ 3.0] cgpu_km: container ab: GPU 0: 33554432 bytes refused, 6312427520 of 6336544768 in use"]
+    assert tables.refusals(log)[4:] == ["| escape 0xd7 | 2 |", "| memory at the limit | 1 |"]
+    assert tables.refusals([])[4:] == ["| none | – |"]
 
 
 def test_the_page_says_what_ended_how(tree, tmp_path):

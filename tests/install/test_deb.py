@@ -60,6 +60,7 @@ def test_loading_the_shell_loads_the_core(on: Installed) -> None:
 def test_the_programs_run_on_what_they_brought(on: Installed) -> None:
     assert on.box.must("cgpu --version").strip() == f"cgpu {VERSION}"
     assert on.box.must("cgpu-smi --version").strip() == f"cgpu-smi {VERSION}"
+    assert "GPU by GPU" in on.box.must("kubectl-inspect-cgpu --help")
     assert on.box.must("cgpud --check") == ""
     assert on.box.run("cgpu-smi").returncode == 3, "no module: exit 3"
     inside = (

@@ -17,8 +17,12 @@ SUPPORT = (REPO / "docs/user/support.md").read_text()
 NOT_RUN = {
     "make demo": "ten minutes of a virtual machine, which may not be in one: it is a program for people",
     'modinfo -F license nvidia        # "Dual MIT/GPL": open; "NVIDIA": proprietary': "needs NVIDIA's driver",
-    "apt install dkms linux-headers-amd64": "needs the archive; the box has them already",
+    "apt install dkms linux-headers-$(uname -r)": "needs the archive; the box has them already",
     "mokutil --sb-state": "needs firmware with Secure Boot, and a person at the next boot",
+    (
+        "dnf install epel-release dnf-plugins-core                "
+        "# RHEL itself: EPEL by its URL, and codeready-builder for crb"
+    ): "needs EL 9",
     "systemctl daemon-reload": "needs systemd as process 1, where the packages are (test_systemd.py)",
 }
 

@@ -249,10 +249,11 @@ def test_it_runs_where_it_was_installed() -> None:
         before = box.tree()
         said = box.must("scripts/install install", PYTHONPATH="/nowhere")
         assert f"dkms install cgpu/{VERSION}" in said
-        assert "/usr/local/bin/cgpu setup docker --runtime /usr/local/bin/cgpu-runtime" in said
+        assert "/usr/local/bin/cgpu setup nvidia-container-runtime --runtime /usr/local/bin/cgpu-runtime" in said
         box.must("test -e /usr/local/share/doc/cgpu/user/install.md")
         assert box.must("/usr/local/bin/cgpu --version").strip() == f"cgpu {VERSION}"
         assert box.must("/usr/local/bin/cgpud --check") == ""
+        assert "GPU by GPU" in box.must("/usr/local/bin/kubectl-inspect-cgpu --help")
         # A module of the same name from another source is ignored.
         box.must("mkdir /tmp/evil && echo 'raise SystemExit(9)' >/tmp/evil/click.py")
         box.must("/usr/local/bin/cgpu --version", PYTHONPATH="/tmp/evil")
@@ -261,3 +262,73 @@ def test_it_runs_where_it_was_installed() -> None:
         assert "cgpu" not in box.must("dkms status")
         after = box.tree()
         assert {path: what for path, what in after.items() if before.get(path) != what} == {}
+
+
+def put(stage: Path, destdir: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(REPO / "scripts/install"), "put", str(stage)]
+    return subprocess.run(words, env={**os.environ, "DESTDIR": str(destdir)}, capture_output=True, text=True)
+
+
+def some_stage(top: Path, version: str, *more: str) -> Path:
+    """A tree as `stage` makes it, of a version."""
+    for name in (f"usr/src/cgpu-{version}/dkms.conf", "usr/local/bin/cgpu", "etc/cgpu/cgpu.toml", *more):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(f"{name} of {version}\n")
+    return top
+
+
+def test_a_tree_is_put_over_an_earlier_one(tmp_path: Path) -> None:
+    """The node installer's way: by renames, without what the new version lacks, and removed as a whole."""
+    top = some_machine(tmp_path / "root")
+    before = tree(top)
+    old, new = some_stage(tmp_path / "1", "0.1.0", "usr/local/lib/cgpu/old/a.py"), some_stage(tmp_path / "2", "0.2.0")
+    assert put(old, top).returncode == 0
+    program = top / "usr/local/bin/cgpu"
+    with program.open() as running:
+        done = put(new, top)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert running.read() == "usr/local/bin/cgpu of 0.1.0\n", "a program that runs keeps its file"
+    assert program.read_text() == "usr/local/bin/cgpu of 0.2.0\n"
+    assert (top / "etc/cgpu/cgpu.toml").read_text() == "etc/cgpu/cgpu.toml of 0.2.0\n"
+    assert not (top / "usr/src/cgpu-0.1.0").exists() and not (top / "usr/local/lib/cgpu/old").exists()
+    assert not list(top.rglob(".cgpu-*"))
+    (top / "etc/cgpu/cgpu.toml").write_text("mine\n")
+    assert "stays as it is" in put(some_stage(tmp_path / "3", "0.3.0"), top).stderr
+    assert (top / "etc/cgpu/cgpu.toml").read_text() == "mine\n"
+    (top / "etc/cgpu/cgpu.toml").unlink()
+    done = install("uninstall", top)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree(top) == before
+
+
+def test_a_tree_is_not_put_over_another_ones(tmp_path: Path) -> None:
+    top = some_machine(tmp_path / "root")
+    (top / "usr/local/bin/cgpu").write_text("another\n")
+    before = tree(top)
+    done = put(some_stage(tmp_path / "1", "0.1.0"), top)
+    assert done.returncode == 1 and "usr/local/bin/cgpu is there already" in done.stderr
+    assert tree(top) == before
+
+
+def test_a_module_is_signed(tmp_path: Path) -> None:
+    """openssl verifies what sign-module writes, and modinfo reads it as a kernel's signature."""
+    key, cert, module = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "a.ko"
+    make = ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=cgpu of the tests"]
+    subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    body = b"\x7fELF" + bytes(100)
+    module.write_bytes(body)
+    words = [str(REPO / "scripts/sign-module"), str(key), str(cert), str(module)]
+    subprocess.run(words, check=True)
+    data = module.read_bytes()
+    mark = b"~Module signature appended~\n"
+    assert data.startswith(body) and data.endswith(mark)
+    tail = data[: -len(mark)][-12:]
+    length = int.from_bytes(tail[8:], "big")
+    assert tail[:8] == bytes([0, 0, 2, 0, 0, 0, 0, 0]) and len(data) == len(body) + length + 12 + len(mark)
+    (tmp_path / "body").write_bytes(body)
+    (tmp_path / "signature").write_bytes(data[len(body) : len(body) + length])
+    verify = ["openssl", "cms", "-verify", "-binary", "-inform", "DER", "-in", "signature", "-content", "body"]
+    verify += ["-certfile", "cert.pem", "-CAfile", "cert.pem", "-purpose", "any", "-out", "out"]
+    subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
+    again = subprocess.run(words, capture_output=True, text=True)
+    assert again.returncode == 1 and "is signed already" in again.stderr and module.read_bytes() == data

@@ -279,6 +279,10 @@ class Uvm(Node):
     def create_range(self, base: int, length: int) -> int:
         return self.uvm(UVM_CREATE_EXTERNAL_RANGE, UvmRange(base, length))
 
+    def reflect(self, uuid: bytes, base: int, length: int) -> int:
+        """MAP_DYNAMIC_PARALLELISM_REGION: one page of a GPU's own."""
+        return self.uvm(UVM_MAP_DYNAMIC_PARALLELISM_REGION, UvmMapDyn(base, length, _uuid(uuid)))
+
     def map(self, uuid: bytes, client: Client, memory: int, base: int, length: int, offset: int = 0) -> int:
         """MAP_EXTERNAL_ALLOCATION of one GPU's memory."""
         arg = of_branch("UvmMapExternal", client.branch)(
@@ -547,6 +551,13 @@ class Gpu:
                 return classes
         raise RmError("a channel class known here in GPU_GET_CLASSLIST_V2", NV_ERR_NOT_SUPPORTED)
 
+    def video_class(self, engine: int) -> int:
+        """Of the objects of a video engine; RmError where the GPU has none."""
+        for one in self.classes():
+            if one >= FIRST_VIDEO_CLASS and one & 0xFF == VIDEO[engine]:
+                return one
+        raise RmError(f"a class of engine {engine:#x} in GPU_GET_CLASSLIST_V2", NV_ERR_NOT_SUPPORTED)
+
     def alloc_vidmem(self, size: int, handle: int = 0, **fields) -> tuple[int, int]:
         """RM_ALLOC of class 0x40: (status, handle). @fields override MemoryParams."""
         huge = size % VA_ALIGN == 0
@@ -677,8 +688,9 @@ class Group:
             return 0
         return self.notifier_cpu.read32(8) or 1
 
-    def channel(self, entries: int = 64, enable: bool = True, handle: int = 0) -> Channel:
-        return Channel(self, entries, enable, handle)
+    def channel(self, entries: int = 64, enable: bool = True, handle: int = 0, session: bool = True) -> Channel:
+        """@session: with an object, where the engine is one of video."""
+        return Channel(self, entries, enable, handle, session)
 
     def close(self) -> None:
         self.gpu.free(self.tsg)
@@ -691,7 +703,7 @@ class Group:
 class Channel:
     """A ring. Work n (from 0) is complete when the semaphore in slot n % entries holds n + 1."""
 
-    def __init__(self, group: Group, entries: int = 64, enable: bool = True, handle: int = 0):
+    def __init__(self, group: Group, entries: int = 64, enable: bool = True, handle: int = 0, session: bool = True):
         self.group, self.gpu, self.entries = group, group.gpu, entries
         self.queued = 0
         self.done = 0
@@ -708,7 +720,10 @@ class Channel:
         params = in_branch(group.gpfifo_class, self.params(), gpu.rm.branch)
         status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, params, handle)
         check(f"RM_ALLOC({group.gpfifo_class:#x})", status)
-        if group.engine == ENGINE_GR0:
+        self.object = 0
+        if group.engine in VIDEO:
+            status = self.session()[0] if session else 0
+        elif group.engine == ENGINE_GR0:
             status, self.object = gpu.rm.alloc(group.compute_class, self.handle)
         else:
             status, self.object = gpu.rm.alloc(group.copy_class, self.handle, CopyParams(1, group.engine))
@@ -718,6 +733,12 @@ class Channel:
         self.token = int.from_bytes(token, "little")
         if enable:
             check("GPFIFO_SCHEDULE", group.enable())
+
+    def session(self) -> tuple[int, int]:
+        """An object of the channel's video engine: (status, handle)."""
+        cls = self.gpu.video_class(self.group.engine)
+        size = 8 if self.group.engine == ENGINE_OFA0 and self.gpu.rm.branch < 545 else 12
+        return self.gpu.rm.alloc(cls, self.handle, struct.pack("<3I", size, 0, 0)[:size])
 
     def params(self) -> ctypes.Structure:
         arg = of_branch("ChannelParams", self.gpu.rm.branch)(
@@ -735,6 +756,7 @@ class Channel:
         self,
         kernel_ns: int = 0,
         copy_bytes: int = 0,
+        frame_ns: int = 0,
         count: int = 1,
         flags: int = 0,
         op: int | None = None,
@@ -744,10 +766,10 @@ class Channel:
         if self.queued - self.reap() + count >= self.entries:
             raise ValueError(f"the ring of {self.entries} entries has no room for {count} more")
         if op is None:
-            op = OP_KERNEL if kernel_ns else OP_COPY if copy_bytes else OP_RELEASE
+            op = OP_KERNEL if kernel_ns else OP_COPY if copy_bytes else OP_FRAME if frame_ns else OP_RELEASE
         for _ in range(count):
             slot = self.queued % self.entries
-            self._describe(slot, op, flags, kernel_ns or copy_bytes, sem_va)
+            self._describe(slot, op, flags, kernel_ns or copy_bytes or frame_ns, sem_va)
             va = self.va + self.pb_at + slot * 32
             self.cpu.write64(self.ring_at + slot * 8, va & 0xFFFFFFFC | (va >> 32 & 0xFF) << 32 | 8 << 42)
             self.queued += 1

@@ -117,6 +117,7 @@ LAYOUTS = {
     "UvmPoolBefore550": "base:u64 length:u64 gpu:u8[1152] gpu_count:u64 status pad",
     "UvmRangeGroup": "id:u64 status pad",
     "UvmSetRangeGroup": "id:u64 base:u64 length:u64 status pad",
+    "UvmMapDyn": "base:u64 length:u64 uuid:u8[16] status pad",
     "UvmUnmapExternal": "base:u64 length:u64 uuid:u8[16] status pad",
     "UvmPageable": "access:u8 pad:u8[3] status",
     "UvmPreferred": "base:u64 length:u64 uuid:u8[16] node:s32 status",

@@ -33,6 +33,8 @@ sys.path[:0] = [str(REPO / "tests/vm/guest/box")]
 import corebox  # noqa: E402
 from slicebox import MIB, NODES, PROC, Box, clean_box, fb_used, mount_nodes, nvclient, until  # noqa: E402
 
+from cgpu_common.policies import Policy  # noqa: E402
+
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MOST = 6
 LARGEST_MIB = 1024
@@ -205,7 +207,7 @@ class Soak:
                 gpu.free(memory)
 
     def policy(self) -> None:
-        (PROC / "0/policy").write_text(str(self.random.randrange(6)))
+        (PROC / "0/policy").write_text(str(int(self.random.choice(tuple(Policy)))))
 
     def weight(self) -> None:
         if self.boxes:
@@ -230,7 +232,7 @@ class Soak:
     def flips(self) -> None:
         """Another policy each millisecond."""
         for _ in range(200):
-            (PROC / "0/policy").write_text(str(self.random.randrange(7)))
+            (PROC / "0/policy").write_text(str(int(self.random.choice(tuple(Policy)))))
             time.sleep(0.001)
 
     def shrink(self) -> None:

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import re
-import sys
 import xml.etree.ElementTree as ET
 from html import unescape
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import pages
 import picture
+import pytest
 import tutorials
 
 REPO = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* /dev/nvidia<M> and /dev/nvidiactl, as in kernel-open/nvidia/nv.c; the files behind them are the host's. */
 #include <linux/mm.h>
 #include <linux/module.h>

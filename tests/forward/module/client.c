@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* RM operations of kernel clients: made by a process of nvforwardd that keeps its rights, on a control file of its
  * own, or on the file to which the driver has bound the client. Pages that the driver has pinned. What was not
  * forwarded.

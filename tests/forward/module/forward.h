@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* nvforward: the driver's interface in User-Mode Linux, its calls made by nvforwardd on the host.
  * docs/develop/forward.md.
  *

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Lanes to nvforwardd. The kernel of User-Mode Linux is a process of the host: it makes system calls there itself, all
  * of them such that return at once. A reply rings the bell, a pipe, whose interrupt wakes the task that waits.
  */

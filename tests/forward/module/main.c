@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* nvforward: in the place of nvidia.ko and nvidia-uvm.ko in User-Mode Linux. docs/develop/forward.md. */
 #include <linux/module.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Maps a host file in a guest process.
  *
  * Such a process has a process of the host, whose mappings um's kernel makes. The guest's page tables are left empty

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The functions of nvidia.ko that cgpu_km takes by name: its exports, and global functions between its Linux layer and
  * the resource manager. In a file of their own, so that the compiler inlines or clones none.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* /proc/driver/nvidia: texts of the host's driver, read at each open. /proc/driver/nvforward: what was not passed on. */
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Calls of the resource manager: the struct, what it points to by the call table's rows, and what that points to. */
 #include <linux/module.h>
 #include <linux/slab.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* /dev/nvidia-uvm, as in kernel-open/nvidia-uvm/uvm.c: its calls in the driver's order, each made by the host's. */
 #include <linux/mm.h>
 #include <linux/module.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* What nvidia-uvm takes of nvidia.ko and drops again, by functions that are kernel-only: the host's nvidia-uvm calls
  * the host's. Here they take nothing; they are called in the driver's order, so that cgpu_km, which redirects them,
  * has its charges taken and dropped when the host's driver takes and drops the memory.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What nvforward, a module of User-Mode Linux, and nvforwardd, a program of the host, say to each other.
  *
  * A connection (SOCK_SEQPACKET) is a lane: it has one request under way at most. Its first message is FWD_HELLO, which

@@ -124,6 +124,7 @@ static int control(const struct call *call)
 	case CGPU_NO_PIDS:
 		return no_pids(call, cmd, params, size);
 	case CGPU_NOT_THERE:
+	case CGPU_PEERS:	/* one GPU */
 		return answer_control(call, cmd, cgpu_call_not_there(cmd, params, size) ? 0 : NV_ERR_NOT_SUPPORTED);
 	case CGPU_SHARE_POLICY:
 		return cgpu_call_share_stays(word_at(params + NV_SHARE_TYPE) & 0xffff) ? FORWARD : answer_control(call, cmd, 0);

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STACK = 0x7F << 40  # an address there that no call has given away is what was left on the stack
 KERNEL = range(0xFFFF_8000 << 32, 0xFFFF_FF80 << 32)  # its data; its code reads like a number before a -1
 SMALLEST_HANDLE = 0x10000  # numbers below are taken for numbers
-SAW_MAX = 64  # bytes of an answer that are kept for the reader
 GPFIFO_OFFSET = 8
 CLIENTS = (0x0, 0x1, 0x41)
 GPU_ID_CALLS = (200, 212)
@@ -239,7 +238,7 @@ class Call:
         return bool(path == "params" and self.inner and self.inner.fd_kind != "NONE" and self.inner.fd_at == at)
 
     def changed(self, event: Event) -> list[Block]:
-        """What the driver wrote: names as what must come again, the rest to be seen."""
+        """What the driver wrote and must write again: names, or all."""
         out = []
         if self.failed:
             return out
@@ -254,22 +253,18 @@ class Call:
 
     def differences(self, path: str, before: bytes, after: bytes) -> list[Block]:
         out: list[Block] = []
-        seen, end = 0, 0
+        end = 0
         fresh = self.answered if path == "params" else {}
         for low, high, hidden in spans_shown(before, after):
             at = low
             shown = [Item("any", "?", high - low)] if hidden else self.items(after[low:high], path="answer")
             for item in shown:
                 item = Item("symbol", fresh[at]) if at in fresh else item
-                way = "out" if item.kind == "symbol" or self.run.whole else "saw"
-                seen += item.size if way == "saw" else 0
-                if way == "saw" and (seen > SAW_MAX or self.unnamed):
-                    pass
-                elif out and out[-1].way == way and end == at:
-                    out[-1].items.append(item)
-                    end = at + item.size
-                else:
-                    out.append(Block(way, path, [item], at))
+                if item.kind == "symbol" or self.run.whole:
+                    if out and end == at:
+                        out[-1].items.append(item)
+                    else:
+                        out.append(Block("out", path, [item], at))
                     end = at + item.size
                 at += item.size
         return out

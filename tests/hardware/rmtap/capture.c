@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Which of the caller's memory belongs to a call, by the numbers of the public driver: structs by the ioctl's size,
- * parameters by RM_CONTROL and RM_ALLOC, structs of uvm and parameters of classes by rmtap_tables.h.
+ * parameters by RM_CONTROL and RM_ALLOC, structs of uvm and parameters of classes by the module's call table.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,10 +10,29 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "nv_call.h"
 #include "rmtap.h"
-#include "rmtap_tables.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Pointers in parameters: where, where their count is, and the bytes of one. A test compares them
+ * with POINTERS in tests/abi/replay/layouts.py.
+ */
+static const struct {
+	uint32_t cmd, at, count_at, each;
+} pointers[] = {
+	{ 0x101, 8, 0, 1 },
+	{ 0x101, 16, 0, 1 },
+	{ 0x101, 24, 0, 1 },
+	{ 0x410110, 8, 0, 8 },
+	{ 0x800201, 8, 0, 4 },
+	{ 0x80170d, 8, 0, 4 },
+	{ 0x80170d, 16, 0, 4 },
+	{ 0x20800123, 8, 0, 4 },
+	{ 0x20801201, 8, 0, 8 },
+	{ 0x20801301, 8, 0, 8 },
+	{ 0x20801802, 8, 0, 8 },
+};
 
 enum { RM_CONTROL = 0x2a, RM_ALLOC = 0x2b, GET_EVENT_DATA = 0x52, XFER = 211 };
 
@@ -63,16 +82,6 @@ static struct block *add(struct call *call, int parent, uint32_t at, uint64_t ad
 	return b;
 }
 
-static uint32_t size_of(const struct rmtap_size *rows, size_t count, uint32_t number, uint32_t branch)
-{
-	size_t i;
-
-	for (i = 0; i < count; i++)
-		if (rows[i].number == number && branch >= rows[i].first && branch <= rows[i].last)
-			return rows[i].size;
-	return 0;
-}
-
 static void add_control(struct call *call, int top, const struct block *b)
 {
 	const struct block *params = add(call, top, 16, get64(b, 16), get32(b, 24));
@@ -80,13 +89,11 @@ static void add_control(struct call *call, int top, const struct block *b)
 	struct block *list;
 	size_t i;
 
-	for (i = 0; params && i < COUNT(rmtap_pointers); i++) {
-		const struct rmtap_pointer *p = &rmtap_pointers[i];
-
-		if (p->cmd != get32(b, 8))
+	for (i = 0; params && i < COUNT(pointers); i++) {
+		if (pointers[i].cmd != get32(b, 8))
 			continue;
-		list = add(call, parent, p->at, get64(params, p->at),
-			   (uint64_t)get32(params, p->count_at) * p->each);
+		list = add(call, parent, pointers[i].at, get64(params, pointers[i].at),
+			   (uint64_t)get32(params, pointers[i].count_at) * pointers[i].each);
 		if (list)
 			list->payload = true;
 	}
@@ -95,9 +102,10 @@ static void add_control(struct call *call, int top, const struct block *b)
 static void add_alloc(struct call *call, int top, const struct block *b, uint32_t branch)
 {
 	uint32_t size = get32(b, b->size == 48 ? 32 : 24);
+	const struct cgpu_class *row = cgpu_call_class(branch, get32(b, 12));
 
-	if (!size)
-		size = size_of(rmtap_classes, COUNT(rmtap_classes), get32(b, 12), branch);
+	if (!size && row)
+		size = row->params_size;
 	add(call, top, 16, get64(b, 16), size);
 	if (b->size == 48)
 		add(call, top, 24, get64(b, 24), 4);
@@ -119,12 +127,13 @@ void rmtap_before(struct call *call, const char *node, unsigned long request, vo
 		  uint32_t branch)
 {
 	uint32_t number = _IOC_NR(request), size = _IOC_SIZE(request);
+	const struct cgpu_uvm_call *row;
 	const struct block *top;
 
 	call->count = 0;
 	if (strcmp(node, "nvidia-uvm") == 0) {
-		size = size_of(rmtap_uvm, COUNT(rmtap_uvm), request, branch);
-		add(call, -1, 0, (uintptr_t)arg, size);
+		row = cgpu_call_uvm(branch, request);
+		add(call, -1, 0, (uintptr_t)arg, row ? row->size : 0);
 		return;
 	}
 	top = add(call, -1, 0, (uintptr_t)arg, size);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * A word of state for each channel, which the driver's modules read from the GPU's registers: channel RAM (Ampere and
  * later), PCCSR (Turing). Here it is memory, written whenever the engine has been played.
@@ -6,7 +6,6 @@
 #include "engine.h"
 
 /* dev_runlist.ref (GA100): NV_CHRAM_CHANNEL_* */
-#define CLEAR_BITS	(1u << 0)	/* of a write: WRITE_CONTROL_ONES_CLEAR_BITS */
 #define ENABLE		(1u << 1)
 #define NEXT		(1u << 2)
 #define BUSY		(1u << 3)
@@ -102,59 +101,6 @@ void engine_give_word(struct engine_chan *c, u32 *word)
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 }
 
-/* A CPU wrote @value to the word of @c. Of the bits that it can set or clear only ENABLE acts here. */
-static void written(struct engine_chan *c, u32 value)
-{
-	if (value & ENABLE)
-		engine_disable_by_word(c, value & CLEAR_BITS);
-}
-
-/*
- * What CPUs wrote to channel RAM and to NV_RUNLIST_PREEMPT, which are memory here: seen when the engine looks. True:
- * something was. PCCSR is only read. The runlist's register is read first: words that were written before it count.
- */
-bool engine_chram_look(struct engine *e, u64 now)
-{
-	bool preempt = false, any = false;
-	struct engine_tsg *tsg;
-	struct engine_chan *c;
-	u32 value;
-
-	lockdep_assert_held(&e->lock);
-	if (!e->preempt || e->card->pccsr)
-		return false;
-	if (READ_ONCE(*e->preempt) != ENGINE_NOT_WRITTEN)
-		preempt = xchg(e->preempt, ENGINE_NOT_WRITTEN) != ENGINE_NOT_WRITTEN;
-	list_for_each_entry(tsg, &e->tsgs, link)
-		list_for_each_entry(c, &tsg->chans, link) {
-			value = c->chram ? READ_ONCE(*c->chram) : c->shown;
-			if (value == c->shown)
-				continue;
-			if (!any)
-				engine_advance(e, now);
-			any = true;
-			written(c, value);
-			cmpxchg(c->chram, value, c->shown);
-		}
-	if (preempt) {
-		engine_advance(e, now);
-		engine_preempt_runlist(e);
-	}
-	return preempt || any;
-}
-
-/* The word is left alone if a CPU wrote to it: engine_chram_look() comes to it. */
-static void show(struct engine *e, struct engine_chan *c)
-{
-	u32 word = word_of(e, c);
-
-	if (!e->preempt || e->card->pccsr)
-		WRITE_ONCE(*c->chram, word);
-	else if (cmpxchg(c->chram, c->shown, word) != c->shown)
-		return;
-	c->shown = word;
-}
-
 /* Writes the words of all channels of @e. Caller holds e->lock. */
 void engine_chram_show(struct engine *e)
 {
@@ -168,5 +114,5 @@ void engine_chram_show(struct engine *e)
 	list_for_each_entry(tsg, &e->tsgs, link)
 		list_for_each_entry(c, &tsg->chans, link)
 			if (c->chram)
-				show(e, c);
+				WRITE_ONCE(*c->chram, word_of(e, c));
 }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Groups and channels come and go, and the controls of the GPU's firmware that act on them. */
 #include <linux/ktime.h>
 #include <linux/minmax.h>
@@ -69,20 +69,19 @@ void engine_remove_chan(struct engine_chan *c)
 }
 
 /*
- * @c has a compute or a copy object from now on. On the runlist of a copy engine subchannel 4 is the
+ * @c has such an object from now on. On the runlist of a copy engine subchannel 4 is the
  * engine's own without SET_OBJECT: nvidia-uvm relies on it (uvm_maxwell_ce.c, uvm_hal.c).
  */
-void engine_set_object(struct engine_chan *c, u32 cls, bool copy)
+void engine_set_object(struct engine_chan *c, u32 cls, enum engine_object object)
 {
 	struct engine *e = c->tsg->eng;
 	unsigned long flags;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
-	if (copy)
-		c->copy = true;
-	else
-		c->compute = true;
-	if (copy && e->index)
+	c->compute |= object == ENGINE_OBJECT_COMPUTE;
+	c->copy |= object == ENGINE_OBJECT_COPY;
+	c->video |= object == ENGINE_OBJECT_VIDEO;
+	if (object == ENGINE_OBJECT_COPY && e->index)
 		c->push->cls[COPY_SUBCHANNEL] = cls;
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 }
@@ -123,32 +122,6 @@ void engine_preempt(struct engine *e, struct engine_tsg *tsg)
 {
 	if (e->cur == tsg)
 		engine_expire(e);
-}
-
-/* NV_RUNLIST_PREEMPT of type RUNLIST: whoever is on the engine gives way, and does not come back if it may not run. */
-void engine_preempt_runlist(struct engine *e)
-{
-	struct engine_chan *c = e->chan;
-
-	if (!e->cur)
-		return;
-	if (!c && !list_empty(&e->cur->chans))
-		c = list_first_entry(&e->cur->chans, struct engine_chan, link);
-	if (c && !engine_chan_usable(c))
-		engine_stop_chan(e, c);
-	engine_expire(e);
-}
-
-/*
- * ENABLE of a scheduled channel's word was written. Alone it takes no work off the engine: NV_RUNLIST_PREEMPT does, or
- * the end of the slice.
- */
-void engine_disable_by_word(struct engine_chan *c, bool disable)
-{
-	if (c->tsg->eng->card->rules->control_ineffective & ENGINE_NO_DISABLE)
-		return;
-	c->disable_req = disable;
-	c->disabled = disable;
 }
 
 static void set_disabled(struct engine *e, struct engine_chan *c, bool preempt)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The simulated GPU's engines: runlists, timeslices, preemption, channels and the time of their
  * work. A library with two homes: nvsim, and the simulated card under NVIDIA's own driver. A home
@@ -34,7 +34,6 @@ struct engine_rules {
 };
 
 #define ENGINE_NOT_RUNG ~0u	/* 0 is the token of a runlist's first channel */
-#define ENGINE_NOT_WRITTEN ~0u	/* of a register; not what the manual names */
 #define ENGINE_NO_SLICE 1
 #define ENGINE_NO_DISABLE 2
 
@@ -80,11 +79,10 @@ struct engine_chan {
 	u64 gp_va;
 	u32 entries;
 	u32 *chram;			/* its word of state; NULL: none that can be read */
-	u32 shown;			/* engine.lock; what was written to it: another value is a CPU's */
 	struct push *push;		/* engine_methods_init() */
 	/* engine.lock from here on */
 	struct list_head link;		/* engine_tsg.chans */
-	bool compute, copy;		/* has such an object */
+	bool compute, copy, video;	/* has such an object */
 	bool enabled, disabled, disable_req, dead;
 	bool has_seg, has_desc;
 	u32 get;
@@ -103,6 +101,8 @@ struct engine_count {
 	pid_t tgid;
 	u64 busy_ns, switches, works;
 };
+
+enum engine_object { ENGINE_OBJECT_COMPUTE, ENGINE_OBJECT_COPY, ENGINE_OBJECT_VIDEO };
 
 struct engine_tsg {
 	struct list_head link;		/* engine.tsgs */
@@ -143,7 +143,6 @@ struct engine {
 	struct engine_tsg *resident;	/* owner of the loaded context */
 	int chram_fault;		/* of the words as they were written last */
 	bool has_chram;			/* a channel has a word */
-	u32 *preempt;			/* NV_RUNLIST_PREEMPT, ENGINE_NOT_WRITTEN until a CPU writes it; NULL: none */
 	struct engine_chan *chan;	/* of cur, executing a descriptor */
 	enum engine_phase phase;
 	u64 t;				/* simulated up to here, ktime ns */
@@ -180,14 +179,12 @@ void engine_add_tsg(struct engine *e, struct engine_tsg *tsg, struct engine_coun
 void engine_remove_tsg(struct engine_tsg *tsg);
 void engine_add_chan(struct engine_chan *c);
 void engine_remove_chan(struct engine_chan *c);
-void engine_set_object(struct engine_chan *c, u32 cls, bool copy);
+void engine_set_object(struct engine_chan *c, u32 cls, enum engine_object object);
 bool engine_tsg_dead(const struct engine_tsg *tsg);
 void engine_enable_chan(struct engine *e, struct engine_chan *c);
 void engine_set_timeslice(struct engine *e, struct engine_tsg *tsg, u64 us);
 void engine_preempt(struct engine *e, struct engine_tsg *tsg);
 void engine_restart(struct engine *e);
-void engine_preempt_runlist(struct engine *e);
-void engine_disable_by_word(struct engine_chan *c, bool disable);
 void engine_kill_chan(struct engine *e, struct engine_chan *c);
 void engine_disable_chan(struct engine_chan *c, bool disable, bool preempt);
 bool engine_chan_is_on(struct engine_chan *c);
@@ -212,7 +209,6 @@ bool engine_methods_tired(const struct engine *e);
 /* chram.c: the words of channels that a driver's module may read */
 void engine_give_word(struct engine_chan *c, u32 *word);
 void engine_chram_show(struct engine *e);
-bool engine_chram_look(struct engine *e, u64 now);
 bool engine_chram_stale(const struct engine *e);
 
 static inline bool engine_read(struct engine_chan *c, u64 va, void *buf, u32 len)

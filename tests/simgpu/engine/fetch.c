@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * From GPFIFO entries to work descriptors and semaphores: the engine's accesses to the client's
  * memory.
@@ -12,6 +12,7 @@
 #define OP_KERNEL 1
 #define OP_COPY 2
 #define OP_RELEASE 3
+#define OP_FRAME 4
 #define FLAG_PAUSE_SHIFT 8
 #define MIN_NS ENGINE_WORK_MIN_NS
 #define MAX_NS ENGINE_WORK_MAX_NS
@@ -43,7 +44,8 @@ static bool set_duration(const struct engine *e, struct engine_chan *c)
 
 	switch (d->op) {
 	case OP_KERNEL:
-		if (!c->compute)
+	case OP_FRAME:
+		if (d->op == OP_FRAME ? !c->video : !c->compute)
 			return false;
 		c->remaining = clamp(d->amount, (u64)MIN_NS, MAX_NS);
 		return true;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Channels that speak methods: push*.c with the card's memory, its engines and interrupts. All under the
  * engine's lock.
@@ -11,6 +11,8 @@
 
 /* A GPU with more to copy than the CPU can move falls behind, as it does with too many works. */
 #define MAX_PIECES 16
+/* libcuda's first segment after a restore (cuda-checkpoint) has some 150. */
+#define NOP_WORDS 4096
 
 atomic_t engine_sems = ATOMIC_INIT(0);
 
@@ -29,6 +31,21 @@ void engine_methods_exit(struct engine_chan *c)
 	kvfree(c->push);
 }
 
+/*
+ * The first word of a segment that is not 0: to the host, 0 is a header that does nothing. 0 where there is none among the
+ * first NOP_WORDS. False: the segment is not mapped.
+ */
+static bool first_word(struct engine_chan *c, u32 *word)
+{
+	u32 words = min_t(u32, c->push->words, NOP_WORDS), i;
+
+	*word = 0;
+	for (i = 0; i < words && !*word; i++)
+		if (!engine_read(c, c->push->va + 4ull * i, word, 4))
+			return false;
+	return true;
+}
+
 /* A GPFIFO entry of a channel that may speak methods. False: its segment is not mapped. */
 bool engine_methods_entry(struct engine_chan *c, u32 word0, u32 word1)
 {
@@ -37,7 +54,7 @@ bool engine_methods_entry(struct engine_chan *c, u32 word0, u32 word1)
 	push_entry(c->push, word0, word1);
 	if (c->speaks != ENGINE_SPEAKS_UNDECIDED || !c->push->words)
 		return true;
-	if (!engine_read(c, c->push->va, &first, 4))
+	if (!first_word(c, &first))
 		return false;
 	c->speaks = push_is_method(first) ? ENGINE_SPEAKS_METHODS : ENGINE_SPEAKS_DESCRIPTORS;
 	return true;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Questions to the headers of the kernel, for the modules of the tests (cgpu_km/probe.mk). */
 
 #ifdef PROBE_SANE

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Push buffer: words, methods of the host, semaphores. */
 #include "push.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The push buffer of a channel: from words in memory to works that take time, and from a work's end
  * to its results in memory. Semaphores, copies, inline data, and the beginning and end of

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Push buffer: compute. Inline data, report semaphores, and launches by QMD. */
 #include "push.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Push buffer: the copy engine. A copy moves in pieces, so that none holds up the machine, and
  * others get their turn.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Environment of push*.c: the kernel or user space. */
 #ifndef PUSH_ENV_H
 #define PUSH_ENV_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The GPU's timeline: one runlist per engine, TSGs round robin, each for its timeslice.
  *
@@ -290,14 +290,12 @@ static enum hrtimer_restart tick(struct hrtimer *t)
 {
 	struct engine *e = container_of(t, struct engine, timer);
 	unsigned long flags;
-	bool written;
 	u64 now;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
 	now = ktime_get_ns();
-	written = engine_chram_look(e, now);
 	if (e->phase == ENGINE_IDLE && !e->throttled) {
-		bool go = rang(e) || written;
+		bool go = rang(e);
 
 		if (!engine_methods_look(e, now) && !go && pause_over_at(e) > now) {
 			if (engine_chram_stale(e))
@@ -321,7 +319,6 @@ void engine_kick(struct engine *e)
 
 	lockdep_assert_held(&e->lock);
 	engine_advance(e, now);
-	engine_chram_look(e, now);
 	engine_chram_show(e);
 	arm(e, now);
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Between the files of the simulated card. */
 #ifndef GSP_CARD_H
 #define GSP_CARD_H

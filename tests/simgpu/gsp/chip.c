@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The chips. Boot words: architecture, implementation and revision as NV_PMC_BOOT_0 and
  * NV_PMC_BOOT_42 of the public manuals (open-gpu-doc); PCI ids: pci.ids. Units and memory are

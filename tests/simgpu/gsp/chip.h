@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The chips that the simulated card can be. */
 #ifndef GSP_CHIP_H
 #define GSP_CHIP_H

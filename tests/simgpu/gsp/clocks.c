@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Clocks: the firmware's own controls, which are in no public header, here and in nvsim. Numbers, sizes and layouts as
  * libcuda of 535, 550 and 555 uses them for the clock rates among a device's attributes. The domains and their masks are

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* The firmware's controls of clocks, for both homes and nvsim. */
 #ifndef GSP_CLOCKS_H
 #define GSP_CLOCKS_H

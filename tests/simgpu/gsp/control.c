@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Controls that RM passes to the GSP: those that need an answer for RM to start, and those that
  * schedule. The numbers are of ctrl2080*.h, ctrla06c*.h and ctrla06f*.h of

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Between the GSP and what executes work: the engine's side of a channel. The engine finds work by
  * GP_PUT in USERD; RM's doorbell is a plain store that no simulated register sees.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* What the GSP says about graphics and compute: units, and the sizes of a context's buffers. */
 #include "card.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The GSP: RM's remote procedure calls end here instead of in firmware. The message buffer of a
  * call is also its answer, so there is no queue: sending does nothing and receiving computes the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * What the CPU sees of the card: registers, the PRAMIN window, BAR2 and BAR1. RM's functions for
  * these are replaced, so no access has to trap: registers are RAM but for the few below; BAR2 is a

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * What the home of a simulated card gives it: memory, time, a lock, a log. There are two homes: a
  * user program (tests/rm) and a kernel module beside NVIDIA's. Includes nothing of either, and

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The interrupt tree (dev_vm.h): a leaf has 32 vectors, a subtree two leaves, the top a bit for each subtree. A leaf's
  * bits are cleared by writing ones. The words lie in the registers' RAM; several processors change them at once.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Questions of clients that RM passes on, whole or in part: names, memory, rights, copy engines. Numbers and indices:
  * ctrl2080gpu.h, ctrl2080fb.h, ctrl2080ce.h of open-gpu-kernel-modules. What is not here is 0.

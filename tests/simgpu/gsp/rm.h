@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * NVIDIA's resource manager (RM) as the simulated card sees it. rm_types.h is generated from the
  * debug information of the object that is linked (types), so structures are always that object's

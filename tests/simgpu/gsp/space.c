@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* From a channel to the root of its page tables, by RM's own objects. */
 #include "card.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* What the GSP knows about the card when RM asks for the first time: memory, names, units. */
 #include "card.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The card's engines and interrupt sources: GR0 with its copy engines, further copy engines, a decoder, an encoder,
  * each with a runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * From a GPU address to memory, by the page tables that RM has written. Formats: version 2
  * of open-gpu-doc (pascal/gp100-mmu-format.pdf), version 3 of dev_mmu.h of Hopper.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * A simulated GPU as a PCI device, for NVIDIA's own driver (docs/develop/simulated-driver.md). Its memory is RAM that
  * the kernel was told to leave alone (mem=).

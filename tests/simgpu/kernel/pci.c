@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * A PCI domain of its own for each card: a root bus with one device whose configuration space is an array and whose
  * BARs are RAM. The interrupt line is the kernel's alone: it is raised by software, with interrupts off as by a device.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * simgpu.ko: the kernel home of the simulated card. It makes the PCI device that NVIDIA's driver
  * binds, and runs the engines; the GSP itself (tests/simgpu/gsp) is linked into nvidia.ko and calls

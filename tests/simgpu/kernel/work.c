@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Channels and groups as the GSP hears of them, on the engines of ../engine; memory by the page tables that RM has
  * written. Everything but the mem_*() is called by the GSP, in a process and with RM's locks held.
@@ -309,7 +309,7 @@ static void set_object(struct simgpu *g, const struct gsp_seen *s)
 	u32 kind = s->number & 0xff;
 
 	if (c && (kind == 0xc0 || kind == 0xb5))
-		engine_set_object(&c->run, s->number, kind == 0xb5);
+		engine_set_object(&c->run, s->number, kind == 0xb5 ? ENGINE_OBJECT_COPY : ENGINE_OBJECT_COMPUTE);
 }
 
 void gsp_host_seen(struct gsp_card *card, const struct gsp_seen *s)

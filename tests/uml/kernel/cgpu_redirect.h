@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Redirection of functions for ARCH=um, which has neither ftrace nor kprobes: the part of both interfaces that
  * cgpu_km uses. scripts/build-uml puts this file and cgpu_redirect.c into the kernel's sources; modules get the
  * names of ftrace and kprobes for it from tests/uml/shim.

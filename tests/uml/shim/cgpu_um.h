@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Force-included in each file of the modules that is compiled for ARCH=um: what x86-64 has there and um has not.
  * Redirection is that of tests/uml/kernel.
  */

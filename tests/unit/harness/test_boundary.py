@@ -81,6 +81,8 @@ def test_a_table_of_that_kind_would_be_found(kind: str):
 def test_the_tests_that_the_page_names_exist():
     files = sorted((REPO / "tests").rglob("test_*.py"))
     there = {path.stem for path in files}
-    there |= {found for path in files for found in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    there |= {
+        found for path in files for found in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
     named = set(re.findall(r"\btest_\w+", PAGE))
     assert len(named) > 15 and not named - there

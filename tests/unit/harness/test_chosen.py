@@ -5,7 +5,7 @@ import pytest
 from vm.harness import chosen, machine, suite
 
 SOURCES = {
-    "proc/test_proc.py": "import pytest\npytestmark = pytest.mark.attached\ndef test_tree(): ...\n",
+    "proc/test_proc.py": "import pytest\npytestmark = pytest.mark.attached\nasync def test_tree(): ...\n",
     "sched/test_shares.py": "pytestmark = [pytest.mark.icount, pytest.mark.gpus(2)]\ndef test_shares(): ...\n",
     "intercept/test_redirections.py": 'pytestmark = pytest.mark.needs("ftrace")\ndef test_off(): ...\n',
     "memory/test_start.py": (

@@ -125,3 +125,12 @@ def test_nothing_is_found_once_the_power_goes():
     assert kinds(off + panic) == []
     assert kinds(panic + off) == ["panic"]
     assert kinds("[   26.0] guest: sysrq: Power Off\n" + panic) == ["panic"], "only a line of the kernel counts"
+
+
+def test_a_cgroups_end_of_memory_is_no_finding_and_the_machines_is():
+    begin = "[    1.0] python invoked oom-killer: gfp_mask=0x400dc0(GFP_KERNEL_ACCOUNT|__GFP_ZERO), order=0\n"
+    trace = "".join(f"[    1.0]  [<6023d34{n % 10}>] ? oom_kill_process+0x17e/0x3a0\n" for n in range(30))
+    assert not findings(f"{begin}{trace}[    1.0] Memory cgroup stats for /full:\n")
+    assert [one.kind for one in findings(f"{begin}{trace}[    1.0] Mem-Info:\n")] == ["out of memory"]
+    after = f"{begin}{trace}[    1.0] Memory cgroup stats for /full:\n[    1.0] BUG: Bad page state in process python\n"
+    assert [one.kind for one in findings(after)] == ["memory"]

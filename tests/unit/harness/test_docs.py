@@ -248,7 +248,7 @@ def test_the_tests_that_the_page_names_exist(page, pattern):
     named = set(re.findall(pattern, (REPO / page).read_text()))
     files = [path for path in TEXTS if re.fullmatch(r"test_\w+\.py", path.name)]
     there = {path.stem for path in files}
-    there |= {found for path in files for found in re.findall(r"^def (test_\w+)", TEXTS[path], re.MULTILINE)}
+    there |= {found for path in files for found in re.findall(r"^(?:async )?def (test_\w+)", TEXTS[path], re.MULTILINE)}
     assert len(named) > 10 and not named - there
 
 
@@ -266,3 +266,16 @@ def test_the_sizes_are_those_of_the_code():
     page = (REPO / "docs/develop/bounds.md").read_text()
     written = {name: int(size) for name, size in re.findall(r"^\| .* \| `(\w+)` \| (\d+) \|$", page, re.M)}
     assert len(written) == 7 and sizes_of(code) == written
+
+
+def test_each_licence_that_a_file_names_is_there() -> None:
+    """Identifiers of SPDX's list; the expression ends with the line or with its comment."""
+    named: dict[str, Path] = {}
+    for path, text in TEXTS.items():
+        for line in text.split("\n", 3)[:3]:
+            if found := re.match(
+                r"(?:#|//|/\*|<!--|;|--|\{\{/\*) ?SPDX-License-Identifier: ([\w.+ ()-]+?) *(?:\*/|-->|$)", line
+            ):
+                named |= dict.fromkeys(re.split(r" (?:OR|AND) ", found[1]), path)
+    assert set(named) == {path.stem for path in (REPO / "LICENSES").iterdir()}, named
+    assert (REPO / "LICENSE").read_text() == (REPO / "LICENSES/MIT.txt").read_text()

@@ -15,18 +15,15 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import home
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(REPO / "tests/forward"))
-
-import home  # noqa: E402
 
 HELLO, OPEN, CLOSE, IOCTL, READ, POLL = range(1, 7)
 BUFS, FDS, DATA_MAX = 6, 4, 96 << 10

@@ -3,6 +3,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import re
 import signal
 import sys
@@ -90,6 +91,8 @@ def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
 def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
     monkeypatch.setenv("LEVELS", "lint vm-6.1-needs")
     monkeypatch.setattr(levels, "homeless", lambda _levels: [])
+    monkeypatch.setattr(levels, "REPO", levels.JUNIT)  # build/test.json keeps the times of the last real run
+    (levels.JUNIT / "build").mkdir()
     came = {"lint": (1, 0, 0, []), "vm-6.1-needs": (331, 1, 0, ["tests.test_a::test_bad"])}
     monkeypatch.setattr(levels, "run", lambda level, _nice: levels.Outcome(level, 1.0, 0.5, *came[level.name]))
     assert levels.main() == 1
@@ -99,6 +102,8 @@ def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
         "not all levels: LEVELS=lint vm-6.1-needs",
         "332 passed, 1 failed",
     ]
+    times = json.loads((levels.JUNIT / "build/test.json").read_text())["levels"]
+    assert times["vm-6.1-needs"] == {"seconds": 1.0, "cpu_seconds": 0.5, "passed": 331, "failed": 1, "skipped": 0}
 
 
 def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
@@ -202,5 +207,7 @@ def test_the_tables_name_tests_that_exist(title):
     named = set(re.findall(r"\btest_\w+", section))
     files = [path for path in (repo / "tests").rglob("*.py") if "build" not in path.parts]
     there = {path.stem for path in files}
-    there |= {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    there |= {
+        name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
     assert len(named) > 20 and not named - there

@@ -20,6 +20,8 @@ wheel:
 \t@mkdir -p build/wheels && echo wheel >build/wheels/cgpu-1.2.3-py3-none-any.whl
 deb:
 \t@mkdir -p build/deb && cd build/deb && touch cgpu_1.2.3_amd64.deb cgpu-dkms_1.2.3_all.deb cgpu_1.2.2_amd64.deb
+node-image:
+\t@mkdir -p build/image && echo "for $(KERNELS)" >build/image/cgpu-node_1.2.3.tar
 rpm:
 \t@echo "rpm: there is no rpmbuild" >&2; exit 1
 """
@@ -59,7 +61,7 @@ class Tree:
         self.git("commit", "-q", "-m", "x")
 
     def release(self, without: str = "rpm") -> subprocess.CompletedProcess[str]:
-        names = {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org"}
+        names = {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org", "KERNELS": "6.1 a/b"}
         return subprocess.run(
             [self.top / "scripts/release"],
             env={**os.environ, **names, "WITHOUT": without},
@@ -96,7 +98,9 @@ def test_all_that_a_release_has(tree: Tree) -> None:
         "cgpu-dkms_1.2.3_all.deb",
         "cgpu-chart-1.2.3.tgz",
         "cgpu-kube-1.2.3-image.tar",
+        "cgpu-node-1.2.3-image.tar",
     }
+    assert (tree.top / "build/release/cgpu-node-1.2.3-image.tar").read_text() == "for 6.1 a/b\n"
     with tarfile.open(tree.top / "build/release/cgpu-1.2.3.tar.gz") as source:
         names = [name for name in source.getnames() if source.getmember(name).isfile()]
     assert sorted(names) == sorted(f"cgpu-1.2.3/{name}" for name in tree.git("ls-files").splitlines())
@@ -145,4 +149,4 @@ def test_a_version_is_one_commit(tree: Tree) -> None:
 
 def test_a_name_that_is_no_part(tree: Tree) -> None:
     done = tree.release(without="rpms")
-    assert done.returncode == 1 and "there is no rpms; there are wheels deb rpm chart image" in done.stderr
+    assert done.returncode == 1 and "there is no rpms; there are wheels deb rpm chart image node-image" in done.stderr

@@ -120,15 +120,15 @@ def test_a_third_machine_waits(tmp_path, monkeypatch):
     third = threading.Event()
 
     def start_third():
-        with run.slot(free=False):
+        with run.one_of_the_places(free=False):
             third.set()
 
-    with run.slot(free=False):
-        with run.slot(free=False):
+    with run.one_of_the_places(free=False):
+        with run.one_of_the_places(free=False):
             waiter = threading.Thread(target=start_third)
             waiter.start()
             assert not third.wait(0.7)
-            with run.slot(free=True):
+            with run.one_of_the_places(free=True):
                 """A shell takes no place."""
         assert third.wait(5)
     waiter.join()

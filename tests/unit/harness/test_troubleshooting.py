@@ -86,15 +86,29 @@ def test_a_sentence_that_is_missing_is_found() -> None:
 CODE = ("cgpu_common", "cgpud", "cli", "cgpu_km")
 
 
+def of_python(text: str) -> list[str]:
+    """Whole strings, with \0 for what is put in: quotes within them are no ends."""
+    parts = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.JoinedStr):
+            parts.append("".join(one.value if isinstance(one, ast.Constant) else "\0" for one in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            parts.append(node.value)
+    return parts
+
+
+def of_c(text: str) -> list[str]:
+    """With adjacent literals joined, so that a sentence cut over lines is found."""
+    joined = re.sub(r'"\s*(?:PRI\w+\s*)?"', "", text)
+    return [re.sub(r"%[\d.*]*[a-z]+", "\0", one) for one in re.findall(r'"((?:[^"\\\n]|\\.)*)"', joined)]
+
+
 def spoken() -> str:
-    """Every string of the code with adjacent literals joined, so that a sentence cut over lines is found."""
+    """Every string of the code."""
     parts = []
     for path in (path for name in CODE for path in (ROOT / name).rglob("*.[pch]*")):
         if path.suffix in (".py", ".c", ".h"):
-            text = path.read_text()
-            literals = r'"((?:[^"\\\n]|\\.)*)"'
-            joined = re.sub(r'"\s*(?:PRI\w+\s*)?f?"', "", text)
-            parts += [re.sub(r"\{[^{}]*\}|%[\d.*]*[a-z]+", "\0", literal) for literal in re.findall(literals, joined)]
+            parts += (of_python if path.suffix == ".py" else of_c)(path.read_text())
     return "\n".join(parts)
 
 

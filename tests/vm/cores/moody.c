@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* A core that fails, or needs the run state, as its module parameters request. */
 #include <linux/module.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The core as its next version might be: another layout of the scheduler state, taken over
  * from the one before and given back to it. The layouts are made by Kbuild.
  */

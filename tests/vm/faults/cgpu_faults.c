@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Makes the nth allocation, or copy to or from user space, of one module fail. Debian's kernels have
  * no failslab, CONFIG_FAIL_FUNCTION knows no caller, and the kernel's own fault injection looks at

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT OR GPL-2.0
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Does nothing: cgpu_km looks at the driver again when a module is loaded whose name begins as those
  * of the driver's. nvsim's nvidia-uvm is there without one.

@@ -15,18 +15,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-REPO = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/vm/guest/box")]
-
-from sharebox import Tenant, crowd  # noqa: E402
-from slicebox import PROC, Box, nvclient  # noqa: E402
-from vm.harness import console  # noqa: E402
+from sharebox import Tenant, crowd
+from slicebox import PROC, Box, nvclient
+from vm.harness import console
 
 SPECIAL = (
     "bare",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m vm run|shell|suite`: called by `make vm`, `vm-shell` and `test-vm`.
+"""`python -m vm.harness run|shell|suite`: called by `make vm`, `vm-shell` and `test-vm`.
 
 The machine is described by environment variables, listed in docs/develop/testing.md.
 """

@@ -49,7 +49,7 @@ def tests(folder: Path = GUEST) -> Iterator[Test]:
         own = [node.value for node in tree.body if isinstance(node, ast.Assign) and names(node) == ["pytestmark"]]
         file_markers = [marker for value in own for marker in markers_in(value)]
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 found = file_markers + [marker for each in node.decorator_list for marker in markers_in(each)]
                 needs = frozenset(argument for name, arguments in found if name == "needs" for argument in arguments)
                 yield Test(str(path.relative_to(folder)), node.name, frozenset(name for name, _ in found), needs)

@@ -62,6 +62,9 @@ IGNORED: tuple[tuple[re.Pattern, str], ...] = (
     (re.compile(r"Memory cgroup out of memory"), "a container's own limit at work"),
 )
 
+#: In a report of the kernel's: the memory of a cgroup is used up, as IGNORED has it, and not the machine's.
+OWN_LIMIT = "Memory cgroup stats for "
+
 #: boot/init's last act, when the modules are gone. From here on the devices of the root are removed under running
 #: programs; the kernel's reports about that are caused by this way to end a machine.
 POWER_OFF = "sysrq: Power Off"
@@ -101,6 +104,9 @@ def findings(text: str) -> list[Finding]:
             number += 1
             continue
         end = block_end(lines, number)
+        if kind == "out of memory" and any(line.startswith(OWN_LIMIT) for line in lines[number:end]):
+            number += 1
+            continue
         found.append(Finding(kind, number + 1, tuple(lines[number:end])))
         number = end
     return found

@@ -66,7 +66,7 @@ def run(
 
     Raises LostVM or SetupFailed; a failing command is a Result.
     """
-    with slot(machine.shell):
+    with one_of_the_places(machine.shell):
         run_dir = make_run_dir(machine, command)
         paths = locate(machine, run_dir)
         started = time.monotonic()
@@ -275,7 +275,7 @@ def locate(machine: Machine, run_dir: Path) -> Paths:
 
 
 @contextlib.contextmanager
-def slot(free: bool) -> Iterator[None]:
+def one_of_the_places(free: bool) -> Iterator[None]:
     """No more machines at a time than processors / 2, else all of them crawl into
     their time-outs. Waiting does not count as running."""
     if free:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import os
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -96,6 +98,141 @@ def test_another_gpu_by_its_instance(gpu: nv.Gpu, other: nv.Gpu):
     gpu.rm.control(gpu.rm.handle, nv.CTRL_GET_ID_INFO_V2, info)
     for instance in (1, info.device_instance or 1):
         assert gpu.rm.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=instance))[0] != nv.NV_OK
+
+
+# ---- objects of one GPU in calls for the other, of a container with both ----
+
+
+class Both:
+    """A client of a container with slices of GPUs 0 and 1."""
+
+    def __init__(self, name: str, rm: nv.Client):
+        self.name, self.rm = name, rm
+        self.first, self.second = rm.gpu(0), rm.gpu(1)
+
+    def stat(self, key: str, gpu: int = 0) -> int:
+        text = (PROC / str(gpu) / self.name[:12] / "stat").read_text()
+        return int(dict(line.split() for line in text.splitlines())[key])
+
+    def refused(self) -> int:
+        """Of a call by a file of no GPU each slice counts it."""
+        return self.stat("refused_calls")
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    name = next(NAMES)
+    command(f"create {name} gpu=0,1 memsize={LIMIT_MIB * MIB},{LIMIT_MIB * MIB}")
+    try:
+        with nv.Client(f"/dev/cgpu/{name[:12]}") as rm:
+            yield Both(name, rm)
+    finally:
+        command(f"destroy {name}")
+
+
+@pytest.mark.gpus(2)
+def test_the_first_gpus_memory_by_mapping_the_seconds(both: Both):
+    """The driver would map for the CPU, or for the GPU, what is at the same addresses of the first: a neighbour's
+    (tests/rm/test_other_gpu.py).
+    """
+    rm, first, second = both.rm, both.first, both.second
+    _, memory = second.alloc_vidmem(2 * MIB)
+    space = first.space()
+    refused = both.refused()
+    for device in (first.device, first.subdevice):
+        with first.open_node() as node:
+            node.register(rm.ctl)
+            assert rm.map_memory(node, device, memory, 4096)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+        assert rm.map_dma(device, space.vaspace, memory, 2 * MIB)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+    assert rm.map_dma(second.device, space.vaspace, memory, 2 * MIB)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+    assert both.refused() == refused + 5
+    with second.open_node() as node:
+        node.register(rm.ctl)
+        assert rm.map_memory(node, second.device, memory, 4096)[0] == nv.NV_OK
+    assert rm.map_dma(second.device, second.space().vaspace, memory, 2 * MIB)[0] == nv.NV_OK
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("flags", [1 << 20, 2 << 20, 3 << 20, 1 << 22, 7 << 25])
+def test_a_peers_number_by_the_flags_of_a_mapping(both: Both, flags: int):
+    """The number outlives the peers, and may be another pair's by then. Peers are mapped by nvidia-uvm."""
+    rm, first = both.rm, both.first
+    space = first.space().vaspace
+    layout = nv.of_branch("MapDma", rm.branch)
+    for gpu in (first, both.second):
+        _, memory = gpu.alloc_vidmem(2 * MIB)
+        arg = layout(client=rm.handle, device=first.device, dma=space, memory=memory, length=2 * MIB, flags=flags)
+        rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        assert arg.status == nv.NV_ERR_INVALID_OBJECT_PARENT
+
+
+@pytest.mark.gpus(2)
+def test_the_first_gpus_memory_by_page_tables_on_the_second(both: Both):
+    """A channel of the first GPU in an address space of the second would use whatever lies there as page tables."""
+    rm, first = both.rm, both.first
+    theirs, own = both.second.space(), first.space()
+    group = own.group()
+    virtual = nv.MemoryParams(owner=rm.handle, flags=VIRTUAL | LAZY, size=4 * MIB, vaspace=theirs.vaspace)
+    heap = (ctypes.c_uint32 * 46)()
+    heap[0], heap[1], heap[2], heap[3], heap[13] = rm.handle, first.device, 2, theirs.vaspace, VIRTUAL | LAZY
+    ctypes.c_uint64.from_buffer(heap, 88).value = 4 * MIB
+    refused = both.refused()
+    for vaspace, expected in ((theirs.vaspace, nv.NV_ERR_INVALID_OBJECT_PARENT), (0xDEAD, nv.NV_ERR_OBJECT_NOT_FOUND)):
+        virtual.vaspace = heap[3] = vaspace
+        tsg = nv.TsgParams(error_object=group.notifier, vaspace=vaspace, engine=nv.ENGINE_GR0)
+        share = nv.ContextShareParams(vaspace=vaspace)
+        got = [
+            rm.alloc(nv.CLASS_TSG, first.device, tsg),
+            rm.alloc(nv.CLASS_CONTEXT_SHARE, group.tsg, share),
+            rm.alloc(0x50A0, first.device, virtual),
+            rm.alloc(0x70, first.device, struct.pack("<QQII", 0, 0, vaspace, 0)),
+        ]
+        assert [status for status, _ in got] == [expected] * 4
+        rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(heap)), heap)
+        assert heap[5] == expected
+    assert both.refused() == refused + 10
+    group.channel().close()
+
+
+@pytest.mark.gpus(2)
+def test_the_first_gpus_memory_by_a_channels_own_space(both: Both):
+    """By its address space, and by a context share."""
+    rm, first = both.rm, both.first
+    group = first.space().group(nv.ENGINE_COPY0)
+    theirs = both.second.space()
+    params = nv.ContextShareParams(vaspace=theirs.vaspace)
+    status, share = rm.alloc(nv.CLASS_CONTEXT_SHARE, theirs.group().tsg, params)
+    assert status == nv.NV_OK
+    channel = group.channel()
+    for field, handle in (("vaspace", theirs.vaspace), ("context_share", share)):
+        arg = channel.params()
+        setattr(arg, field, handle)
+        arg = nv.in_branch(group.gpfifo_class, arg, rm.branch)
+        assert rm.alloc(group.gpfifo_class, group.tsg, arg)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+
+
+@pytest.mark.gpus(2)
+def test_the_first_gpus_memory_by_a_second_handle_of_the_seconds(both: Both):
+    """System memory may have one below either device: libcuda makes it for contexts on both. It is charged once."""
+    rm, first, second = both.rm, both.first, both.second
+    _, memory = second.alloc_vidmem(2 * MIB)
+    assert rm.dup(first.device, rm, memory)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+    status, system = second.alloc_sysmem(2 * MIB)
+    assert status == nv.NV_OK
+    status, handle = rm.dup(first.device, rm, system)
+    assert status == nv.NV_OK
+    assert second.free(system) == nv.NV_OK
+    assert rm.map_dma(first.device, first.space().vaspace, handle, 2 * MIB)[0] == nv.NV_OK
+    assert first.free(handle) == nv.NV_OK
+
+
+@pytest.mark.gpus(2)
+def test_the_first_gpus_memory_by_a_dma_buf_of_the_seconds(both: Both):
+    _, memory = both.second.alloc_vidmem(2 * MIB)
+    assert both.first.export_dmabuf(memory, size=2 * MIB)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+    status, fd = both.second.export_dmabuf(memory, size=2 * MIB)
+    assert status == nv.NV_OK
+    os.close(fd)
 
 
 # ---- a place in video memory ----

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import gc
 import itertools
+import mmap
 import os
 import select
+import socket
 import struct
 import threading
 import time
@@ -15,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pusher import Pusher, inc, listen
 from sharebox import stat
 from slicebox import MIB, PROC, Box, child, clean_box, command, until
 from slicebox import nvclient as nv
@@ -61,25 +66,140 @@ def test_a_neighbours_recount_beside_one_that_stalls(account: None, personality:
         personality(close_ms=0)
 
 
-def test_a_held_file_keeps_no_limit():
-    """Files of a container that was destroyed, held elsewhere: others have what it does not use, and what it frees."""
+def test_files_of_destroyed_containers_keep_nothing():
+    """Held elsewhere, and waited for: the slot, the limit and the memory are free at once, however often."""
+    before, places = stat("limits_bytes"), int((PROC / "0/max_inst").read_text())
+    ended = select.epoll()
+    with contextlib.ExitStack() as held:
+        for _ in range(places + 2):
+            one = Box(next(NAMES), 64)
+            rm = held.enter_context(one.client())
+            gpu = rm.gpu(0)
+            assert gpu.alloc_vidmem(32 * MIB)[0] == 0
+            ended.register(gpu.node.fd, select.EPOLLIN)
+            assert ended.poll(0) == []
+            command(f"destroy {one.name}")
+            assert [event for _, event in ended.poll(30)] == [select.EPOLLERR | select.EPOLLHUP]
+            ended.unregister(gpu.node.fd)
+            until(lambda one=one: not one.there())
+            assert stat("limits_bytes") == before
+            with pytest.raises(OSError) as caught:
+                gpu.alloc_vidmem(MIB)
+            assert caught.value.errno == errno.ENODEV
+            with pytest.raises(OSError) as caught:
+                mmap.mmap(rm.ctl.fd, 4096)
+            assert caught.value.errno == errno.ENODEV
+
+
+def test_a_waiter_is_woken_by_the_card_and_by_the_end():
+    """The driver's queue ends with its file, so waiters are on one of ours: each interrupt has to reach them."""
+    woken: list[int] = []
+    box = Box(next(NAMES), 64)
+    with box.client() as rm, nv.Ctl(box.dev) as events, select.epoll() as ready:
+        gpu = rm.gpu(0)
+        one = Pusher(gpu.space().group())
+        poll = listen(gpu, events)
+        ready.register(events.fd, select.EPOLLIN | select.EPOLLPRI | select.EPOLLET)
+        assert (poll.poll(100), ready.poll(0)) == ([], [])
+        for _ in range(3):
+            waiter = threading.Thread(target=lambda: woken.extend(mask for _, mask in ready.poll(30)))
+            waiter.start()
+            time.sleep(0.2)
+            one.push(inc(0, 0x20, 0))
+            waiter.join()
+            assert poll.poll(100) == [], "the first poll takes an event without data"
+        assert len(woken) == 3 and all(mask & (select.EPOLLIN | select.EPOLLPRI) for mask in woken)
+        waiter = threading.Thread(target=lambda: woken.extend(mask for _, mask in poll.poll(30_000)))
+        waiter.start()
+        time.sleep(0.2)
+        command(f"destroy {box.name}")
+        waiter.join()
+        assert woken[3:] == [select.POLLERR | select.POLLHUP]
+        assert ready.poll(1) == [(events.fd, select.EPOLLERR | select.EPOLLHUP)]
+    del one, gpu  # with their mappings, which keep the limit that the next test would find
+    gc.collect()
+    until(lambda: not box.there())
+
+
+def mapped(box: Box, size: int) -> tuple[nv.Client, mmap.mmap]:
+    """A client with memory of `size`, and a mapping that keeps both."""
+    rm = box.client()
+    gpu = rm.gpu(0)
+    status, memory = gpu.alloc_vidmem(size)
+    node = gpu.open_node()
+    node.register(rm.ctl)
+    assert (status, rm.map_memory(node, gpu.device, memory, size)[0]) == (0, 0)
+    mapping = mmap.mmap(node.fd, size)
+    node.close()
+    return rm, mapping
+
+
+def test_a_held_mapping_keeps_no_limit():
+    """Mappings of a container that was destroyed: others have what it does not use, and what goes with a mapping."""
     keep = 32 * MIB
     total, before = stat("total_bytes"), stat("limits_bytes")
     half = (total - before) // 2 // MIB + 1
     one = Box(next(NAMES), half)
-    with one.client() as first:
-        with one.client() as second:
-            for held in (first, second):
-                assert held.gpu(0).alloc_vidmem(keep)[0] == 0
-            used = one.used
-            command(f"destroy {one.name}")
-            assert (one.used, stat("limits_bytes")) == (used, before + used)
-            with Box(next(NAMES), half) as other, other.client() as rm:
-                assert rm.gpu(0).alloc_vidmem(keep)[0] == 0
-        until(lambda: one.used == used - keep)
-        assert stat("limits_bytes") == before + used - keep
+    first, mapping = mapped(one, keep)
+    second, more = mapped(one, keep)
+    used = one.used
+    command(f"destroy {one.name}")
+    time.sleep(0.3)
+    assert (one.used, stat("limits_bytes")) == (used, before + used)
+    with Box(next(NAMES), half) as other, other.client() as rm:
+        assert rm.gpu().alloc_vidmem(keep)[0] == 0
+    more.close()
+    until(lambda: one.used == used - keep)
+    assert stat("limits_bytes") == before + used - keep
+    mapping.close()
     until(lambda: not one.there())
     assert stat("limits_bytes") == before
+    first.close()
+    second.close()
+
+
+NEWPID = 0x20000000
+
+
+def test_a_file_is_mapped_by_its_container_only():
+    """A process that cannot be seen where the file was opened could outlive the container, and the mapping with it."""
+    ours, theirs = socket.socketpair()
+
+    def in_container() -> None:
+        """The first process of a pid namespace opens the file, maps it, and passes it on."""
+        ours.close()
+        assert nv.libc.unshare(NEWPID) == 0
+        if os.fork():
+            os.wait()
+            return
+        rm = box.client()
+        gpu = rm.gpu(0)
+        memory = gpu.alloc_vidmem(2 * MIB)[1]
+        nodes = [gpu.open_node() for _ in range(2)]
+        for node in nodes:
+            node.register(rm.ctl)
+            assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0
+        mapping = mmap.mmap(nodes[0].fd, 2 * MIB)
+        socket.send_fds(theirs, [b"f"], [node.fd for node in nodes])
+        theirs.recv(1)  # until the other end is closed
+        mapping.close()
+        os._exit(0)
+
+    box = Box(next(NAMES), 64)
+    with child(in_container):
+        theirs.close()
+        ours.settimeout(30)
+        fds = socket.recv_fds(ours, 1, 2)[1]
+        assert len(fds) == 2
+        with pytest.raises(OSError) as caught:
+            mmap.mmap(fds[1], 2 * MIB)
+        assert caught.value.errno == errno.EACCES
+        assert box.used >= 2 * MIB
+        command(f"destroy {box.name}")
+        ours.close()
+        until(lambda: not box.there())
+    for fd in fds:
+        os.close(fd)
 
 
 SYS_USERFAULTFD, MADV_DONTNEED = 323, 4

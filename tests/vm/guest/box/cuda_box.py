@@ -62,9 +62,10 @@ def inside(one: d.Box, *words: str, timeout: float = 120) -> subprocess.Complete
     return d.call("docker", "exec", one.id, *words, timeout=timeout)
 
 
-def in_nodes(dev: str) -> tuple[str, ...]:
+def in_nodes(dev: str, gpus: int = 1) -> tuple[str, ...]:
     """The head of a command line that runs where NVIDIA's names are the nodes of a plain container."""
-    binds = "; ".join(f"mount --bind {dev}/{name} /dev/{name}" for name in ("nvidiactl", "nvidia0", "nvidia-uvm"))
+    names = ("nvidiactl", "nvidia-uvm", *(f"nvidia{gpu}" for gpu in range(gpus)))
+    binds = "; ".join(f"mount --bind {dev}/{name} /dev/{name}" for name in names)
     return "unshare", "-m", "sh", "-c", f'{binds}; exec "$@"', "sh"
 
 

@@ -13,7 +13,6 @@ import nvclient
 from slicebox import PROC, Box
 
 RUN_STATE = Path("/sys/module/cgpu_km/parameters/run_state")
-DIRECT_FREEZE = Path("/sys/module/cgpu_km/parameters/direct_freeze")
 #: How long the module takes to give the source up: 8 contradictions, one in 100 ms at most.
 GIVEN_UP_S = 20.0
 LONG_NS = 400_000_000

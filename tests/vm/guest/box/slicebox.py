@@ -24,6 +24,7 @@ import nvclient  # noqa: E402
 
 PROC = Path("/proc/cgpu_km")
 MIB = 1 << 20
+KINDS = ("data", "context", "managed", "imported", "tables")  # of charged memory
 CLIENTS = REPO / "build/client"
 
 
@@ -95,7 +96,11 @@ class Box:
 
     @property
     def used(self) -> int:
-        return self.stat("used_bytes")
+        """And the kinds of memory are what it consists of."""
+        found = dict(line.split() for line in (self.proc / "stat").read_text().splitlines())
+        used = int(found["used_bytes"])
+        assert sum(int(found[f"used_{kind}_bytes"]) for kind in KINDS) == used, found
+        return used
 
     def meminfo(self) -> tuple[int, dict[int, int]]:
         """Free bytes, and bytes by pid."""

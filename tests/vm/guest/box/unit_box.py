@@ -165,6 +165,12 @@ class Containerd:
         table = f'[{runc}]\nruntime_type = "io.containerd.runc.v2"\n[{runc}.options]\nSystemdCgroup = true\n'
         cls.FILE.write_text(cls.FILE.read_text() + table)
 
+    @classmethod
+    def parent(cls) -> str:
+        """The cgroup of best-effort pods, in the form of the cgroup driver that the file names."""
+        systemd = "SystemdCgroup = true" in cls.FILE.read_text()
+        return "kubepods-besteffort.slice" if systemd else "/kubepods/besteffort"
+
 
 # ---- a container that answers ----
 

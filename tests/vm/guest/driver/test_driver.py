@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import nvclient
 import pytest
 from pusher import Pusher, inc, listen, release
-from runstatebox import DIRECT_FREEZE, stat, state
+from runstatebox import stat, state
 from slicebox import MIB, PROC, REPO, Box, until
 
 pytestmark = pytest.mark.driver
@@ -209,19 +209,6 @@ def test_work_stops_and_goes_on(box):
             assert channel.wait() == 2 * BATCH
         finally:
             (PROC / "0/policy").write_text("5")
-
-
-def test_registers_of_a_real_driver_are_not_written(box, kernel_log):
-    """direct_freeze is ignored, with one sentence."""
-    kernel_log.news()
-    DIRECT_FREEZE.write_text("1")
-    try:
-        test_work_stops_and_goes_on(box)
-    finally:
-        DIRECT_FREEZE.write_text("0")
-    assert stat()["control_direct"] == "0"
-    sentence = "GPU 0: direct_freeze is ignored: it is an experiment for the simulated driver only"
-    assert kernel_log.news().count(sentence) == 1
 
 
 def test_an_interrupt_wakes_its_listener(box):

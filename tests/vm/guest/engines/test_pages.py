@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import docker_box as d
 import pytest
+from install import blocks
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests"))
-
-from install import blocks  # noqa: E402
 
 pytestmark = pytest.mark.docker
 

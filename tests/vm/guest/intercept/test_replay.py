@@ -25,7 +25,7 @@ RECORDED = sorted((ROOT / (os.environ.get("NVIDIA") or "550")).glob("*.trace"))
 #: Those of a card play on the branch that nvsim is by itself, in the boots without NVIDIA's user space.
 ON_A_CARD = sorted(ROOT.glob("580-*/*.trace"))
 #: Of these make test plays the shortest.
-FEW = ("init", "nvidia-smi", "walk")
+FEW = ("nvidia-smi", "walk")
 
 
 def one_of(path: Path, *marks: pytest.MarkDecorator) -> object:

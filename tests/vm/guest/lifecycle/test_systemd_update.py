@@ -9,20 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import engine_box as e
 import pytest
 import unit_box as u
+from blocks import marked
 from corebox import NEXT, OLD, PRODUCT, leave_only_the_product, loaded, running
 from docker_box import REPO, must, number, until
 from slicebox import unmount_nodes
-
-sys.path.insert(0, str(REPO / "tests/install"))
-
-from blocks import marked
 
 pytestmark = pytest.mark.systemd
 

@@ -54,7 +54,7 @@ def test_what_a_context_takes_is_learnt_when_its_group_is_made(box: Box, gpu: nv
     """No call returns the size: the first context is measured and its charge corrected; the next is charged at once."""
     space, card = gpu.space(), fb_used()
     assert group(gpu, space)[0] == 0
-    assert stat("context_bytes") == box.used == CTX_MIB * MIB
+    assert stat("context_bytes") == box.used == box.stat("used_context_bytes") == CTX_MIB * MIB
     assert fb_used() - card == CTX_MIB * MIB, "before there is a channel"
     status, second = group(gpu, space)
     assert (status, box.used) == (0, 2 * CTX_MIB * MIB)
@@ -75,6 +75,7 @@ def test_what_channels_take_is_charged_on_a_copy_engine_too(box: Box, gpu: nv.Gp
     assert box.stat("channels") > 256
     assert fb_used() - card == box.stat("channels") * 64 * KIB
     assert box.used >= box.stat("channels") * 64 * KIB - 16 * MIB - 1024 * MIB // 512 > 0
+    assert box.stat("used_tables_bytes") == box.used
 
 
 # ---- the least counts, for the whole GPU and for good ----

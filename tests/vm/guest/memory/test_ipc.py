@@ -55,7 +55,7 @@ def test_what_a_file_carries_is_charged(box: Box, gpu: nv.Gpu):
     with nv.Ctl(box.dev) as carrier:
         assert export(gpu, memory, carrier.fd) == 0
         assert gpu.free(memory) == 0
-        assert box.used == 4 * MIB
+        assert box.used == box.stat("used_data_bytes") == 4 * MIB
     until(lambda: box.used == 0)
 
 
@@ -157,6 +157,7 @@ def test_across_where_an_administrator_says_so(box: Box, gpu: nv.Gpu, sharing: B
         assert gpu.map_cpu(memory, 4096).read32(0) == 0x5A5A
         assert (box.used, sharing.used, fb_used() - before) == (4 * MIB, 4 * MIB, 4 * MIB)
         assert other.dup(theirs.device, other, taken)[0] == 0
+        assert box.stat("used_data_bytes") == sharing.stat("used_imported_bytes") == 4 * MIB
         assert sharing.used == 4 * MIB, "a dup of it is a reference like any"
         carrier.close()
         gpu.free(memory)

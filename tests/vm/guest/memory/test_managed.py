@@ -85,7 +85,7 @@ def test_a_file_without_a_space_takes_no_calls(box: Box, account: None):
 
 def test_charged_while_it_is_mapped(account: None, box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
     mapping = uvm.managed(10 * MIB)
-    assert box.used == 10 * MIB
+    assert box.used == box.stat("used_managed_bytes") == 10 * MIB
     assert box.meminfo() == ((LIMIT_MIB - 10) * MIB, {os.getpid(): 10 * MIB})
     assert gpu.memory()["free"] == (LIMIT_MIB - 10) * MIB
     assert uvm.prefer(gpu.uuid, mapping.addr, 10 * MIB) == uvm.migrate(gpu.uuid, mapping.addr, 10 * MIB) == 0

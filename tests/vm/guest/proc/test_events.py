@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from corebox import NEXT, OLD, SICK, insmod, last, leave_only_the_product, moody, refused, swap
-from slicebox import MIB, PROC, REPO, Box, mount_nodes, unmount_nodes, until
+from slicebox import MIB, PROC, REPO, Box, mount_nodes, nvclient, unmount_nodes, until
 
 from cgpu_common.errors import KernelMissing, Resync
 from cgpu_common.kernel_abi import Event
@@ -183,6 +183,23 @@ def test_every_refusal_is_told_and_few_events_do_it(ear: Ear) -> None:
         assert len(ear.of(Event.REFUSED)) <= took / SECOND + 2
         at = [when for when, event in ear.heard if event.kind == Event.REFUSED]
         assert at[0] < begun + 2.5 * SECOND  # and not when it was over
+
+
+@pytest.mark.once
+def test_a_session_over_the_limit_is_told(ear: Ear) -> None:
+    sessions = Path("/sys/module/cgpu_km/parameters/nvdec_sessions")
+    before = sessions.read_text()
+    sessions.write_text("1")
+    try:
+        with Box("f" * 64, 64) as box, box.client() as rm:
+            channel = rm.gpu().space().group(nvclient.ENGINE_NVDEC0).channel()
+            assert channel.session()[0] == nvclient.NV_ERR_INSUFFICIENT_RESOURCES
+            (event,) = ear.wait(Event.QUOTA, 1)
+    finally:
+        sessions.write_text(before)
+    values = {name: event.values[name] for name in ("resource", "pid", "asked", "limit", "used", "suppressed")}
+    assert values == {"resource": "nvdec", "pid": os.getpid(), "asked": 1, "limit": 1, "used": 1, "suppressed": 0}
+    assert (event.container.id, event.gpu.index) == (box.name, 0)
 
 
 def test_what_is_not_told_yet_is_told_before_the_end(ear: Ear) -> None:

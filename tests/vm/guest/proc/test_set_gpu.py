@@ -10,21 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from pathlib import Path
 
+import forked
 import pytest
+from slicebox import MIB, PROC, Box
 
-REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO))
-
-import forked  # noqa: E402
-from slicebox import MIB, PROC, Box  # noqa: E402
-
-from cgpu_common import netlink  # noqa: E402
-from cgpu_common.errors import KernelRefused  # noqa: E402
-from cgpu_common.kernel_abi import G, S  # noqa: E402
-from cgpu_common.model import KernelGpu, SlotWant  # noqa: E402
-from cgpu_common.netlink import NetlinkLink  # noqa: E402
+from cgpu_common import netlink
+from cgpu_common.errors import KernelRefused
+from cgpu_common.kernel_abi import G, S
+from cgpu_common.model import KernelGpu, SlotWant
+from cgpu_common.netlink import NetlinkLink
 
 pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 

@@ -10,19 +10,16 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import home
+import nvclient
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path[:0] = [str(REPO / "tests/forward"), str(REPO / "tests/rmclient")]
-
-import home  # noqa: E402
-import nvclient  # noqa: E402
 
 pytestmark = [pytest.mark.bare, pytest.mark.needs("uml")]  # User-Mode Linux runs in User-Mode Linux
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 pytestmark = pytest.mark.bare
 

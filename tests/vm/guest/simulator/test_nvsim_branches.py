@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """nvsim by itself: which release it is, and that sizes are those of its branch and no others."""
 
 from __future__ import annotations
@@ -7,17 +7,14 @@ import ctypes
 import mmap
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import nvclient as nv
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
-
-import nvclient as nv  # noqa: E402
 
 pytestmark = [pytest.mark.bare]
 

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """nvsim by itself: does it behave as the driver that it simulates? Symbols, files, refusals."""
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import nvclient as nv
 import pytest
-
-REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
-
-import nvclient as nv  # noqa: E402
 
 pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
 

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """nvsim by itself: the GPU's timeline, its runlists and its controls.
 
 The assertions are on GPU time, which does not depend on the load of the host.
@@ -9,17 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import sys
 import time
 from pathlib import Path
 
+import nvclient as nv
 import pytest
-
-REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
-
-import nvclient as nv  # noqa: E402
-from slicebox import until  # noqa: E402
+from slicebox import until
 
 pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
 

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """nvsim by itself: references on the framebuffer, and their end."""
 
 from __future__ import annotations
@@ -6,16 +6,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
 import time
 from pathlib import Path
 
+import nvclient as nv
 import pytest
-
-REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
-
-import nvclient as nv  # noqa: E402
 
 pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
 
@@ -23,6 +18,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 POOL = 2 * MIB
 MIGRATE_ASYNC = 1
+ADDRESS_IN_USE, INVALID_DEVICE = 0x68, 0x26
 STATE = Path("/proc/driver/nvsim/0/state")
 EXPORT_OBJECT_TO_FD, IMPORT_OBJECT_FROM_FD = 0x3D05, 0x3D06
 
@@ -309,6 +305,23 @@ def test_managed_memory(gpu, before):
     with pytest.raises(OSError):
         nv.Mapping(uvm, 4 * MIB, 4096, mmap.PROT_READ | mmap.PROT_WRITE)  # address and offset differ
     assert uvm.pageable()
+
+
+def test_a_reflected_page(gpu, before):
+    """As nvidia-uvm's: a range of one page, with no memory and no mappings; it outlives the VA space until UVM_FREE."""
+    space, base = gpu.space(), 1 << 36
+    uvm, (_, memory) = space.uvm, gpu.alloc_vidmem(2 * MIB)
+    assert uvm.reflect(bytes(16), base, 4096) == INVALID_DEVICE
+    assert uvm.reflect(gpu.uuid, base, 8192) == nv.NV_ERR_INVALID_ADDRESS, "no size of a page"
+    assert uvm.reflect(gpu.uuid, base + 4096, 65536) == nv.NV_ERR_INVALID_ADDRESS, "not aligned"
+    assert uvm.reflect(gpu.uuid, base, 4096) == 0
+    assert uvm.reflect(gpu.uuid, base, 4096) == ADDRESS_IN_USE
+    assert uvm.create_range(base, 2 * MIB) == ADDRESS_IN_USE
+    assert uvm.map(gpu.uuid, gpu.rm, memory, base, 4096) == nv.NV_ERR_INVALID_ADDRESS
+    assert uvm.unmap(gpu.uuid, base, 4096) == nv.NV_ERR_INVALID_ADDRESS
+    assert uvm.unregister_vaspace(gpu.uuid) == 0
+    assert uvm.free(base, 4096) == 0
+    assert uvm.free(base, 4096) == nv.NV_ERR_INVALID_ADDRESS
 
 
 def test_an_asynchronous_migration_writes_its_semaphore(gpu, before):

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: MIT OR GPL-2.0
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
 """nvsim by itself: channels that speak methods, as NVIDIA's own libraries do, on the GPU's timeline."""
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def test_a_release_by_method(make):
     until(one.done)
     assert one.value(0) == 7 and 0 <= time.monotonic_ns() - one.when(0) < 10_000 * MS
     assert tsg(one)["works"] == 0
+
+
+def test_a_first_segment_that_begins_with_nothing(make):
+    """To the host a word 0 is a header without effect: libcuda's first segment after a restore has 150 of them."""
+    one = Pusher(make().group())
+    one.push([0] * 150, release(one.sem(0), 7))
+    until(one.done)
+    assert one.value(0) == 7
 
 
 def test_a_launch_takes_its_grids_time(make):

@@ -2,14 +2,12 @@
 """nvsim's statuses of the calls of tests/rm/walk.py against those of NVIDIA's resource manager."""
 
 import importlib.util
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 pytestmark = [pytest.mark.bare]
 
