@@ -26,8 +26,9 @@ endif
 USER_SPACE = $(if $(NVIDIA),nvidia)
 # A Kubernetes cluster in the machine.
 CLUSTER = $(if $(filter kube,$(KIND)),kube)
-# A machine with systemd installs them.
-PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
+# A machine with systemd installs them; then the node installer, with the modules of its kernel.
+PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb node-image)
+KERNELS ?= $(if $(PACKAGES),$(KERNEL))
 
 # NVIDIA's own kernel driver, and its user space over it.
 ifneq ($(filter driver%,$(KIND)),)
@@ -38,15 +39,15 @@ endif
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD TUTORIAL \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
-       PREFIX DESTDIR UNITDIR ZSHDIR SYSTEM_PYTHON NVIDIA KERNEL_DRIVER CHIPS
+       PREFIX DESTDIR UNITDIR ZSHDIR SYSTEM_PYTHON KEY CERT NVIDIA KERNEL_DRIVER CHIPS
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc config-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel install uninstall deb rpm release build-range build-clang test-install
+        setup-install setup-deb setup-test wheel node-image modules-image install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -75,7 +76,7 @@ nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the te
 	@scripts/setup-nvidia $(or $(NVIDIA),550) $(if $(filter cuda_nvcc,$(KIND)),nvcc)
 	@scripts/build-cuda $(or $(NVIDIA),550)
 
-kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 124 MB to download, minutes to build
+kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 132 MB to download, minutes to build
 	@scripts/setup-kube
 
 vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
@@ -116,6 +117,7 @@ test-cli: setup ## the command line tools
 	@$(PYTEST) tests/unit/cli
 
 test-kube: setup ## cgpu-kube against a kubelet and an API server of the tests
+	@scripts/setup-prometheus
 	@$(PYTEST) tests/kube
 
 test-cluster: setup kube ## pods on a real Kubernetes, with the kernel's part in memory; needs root, no virtual machine
@@ -155,8 +157,11 @@ test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or 
 abi-diff: setup ## what a release of the public driver changes, as rows of the call table: OGKM=<repository> [FROM=<release> TO=<release>]
 	@$(PYTHON) tests/abi/differences.py
 
-abi-doc: setup ## write docs/reference/abi.md from the call table
+abi-doc: setup ## write build/abi.md, every row of the call table (docs/reference/abi.md)
 	@$(PYTHON) scripts/abi-doc
+
+config-doc: setup ## write systemd/cgpu.toml.example and the tables of docs/reference/configuration.md
+	@$(PYTHON) scripts/config-doc
 
 driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|535
 	@scripts/setup-nvidia driver-$(or $(KERNEL_DRIVER),550)
@@ -237,7 +242,8 @@ setup-install: ## what make install needs: a compiler, Python; no engines, no QE
 setup-deb: ## that, and what making the packages needs (dkms, debhelper, lintian)
 	@scripts/setup deb
 
-setup-test: setup setup-deb ## what make test needs
+setup-test: setup setup-deb ## what make test needs, but for what one level alone downloads
+	@scripts/setup-prometheus
 
 wheel: setup-install ## cgpu's wheel and those of what it needs into build/wheels/
 	@scripts/build-wheels
@@ -251,6 +257,12 @@ uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
 deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 	@scripts/deb
 
+node-image: wheel ## the node installer's image, build/image/cgpu-node_*.tar: KERNELS='6.1 /lib/modules/RELEASE/build' adds modules; KEY= CERT= sign them
+	@scripts/node-image node $(KERNELS)
+
+modules-image: ## modules alone, for Kernel Module Management: KERNEL=6.1 or a folder with headers; KEY= CERT= sign them
+	@scripts/node-image modules $(KERNEL)
+
 build-clang: setup ## both modules by clang, for its warnings: KERNEL=6.1|6.12
 	@scripts/setup clang
 	@scripts/build-clang $(KERNEL)
@@ -258,11 +270,11 @@ build-clang: setup ## both modules by clang, for its warnings: KERNEL=6.1|6.12
 rpm: wheel ## rpm packages cgpu and cgpu-dkms into build/rpm/, for the distribution they are built on; needs rpmbuild
 	@scripts/rpm
 
-release: ## source, wheels, deb, rpm, chart, image and checksums into build/release/, and the tag: WITHOUT='rpm image'
+release: ## source, wheels, deb, rpm, chart, both images and checksums into build/release/, and the tag: WITHOUT='rpm image', KERNELS= of the node's
 	@scripts/release
 
 build-range: setup ## the modules against the oldest and newest kernel of each series and flavour that apt offers
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/clang
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/image build/clang
