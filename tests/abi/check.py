@@ -20,13 +20,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/unit/core")]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/unit/core"), str(ROOT / "tests/hardware")]
 
 import calltable  # noqa: E402
 import layouts  # noqa: E402
 import ogkm  # noqa: E402
 import prototypes  # noqa: E402
 from corelib import lib  # noqa: E402
+from hw import jsontext  # noqa: E402
 
 OUTCOME = HERE / "outcome.json"
 RELEASES = HERE / "releases.json"
@@ -423,7 +424,7 @@ def record(outcomes: list[Outcome]) -> None:
         "rows": len(calltable.every()),
         "tags": rows,
     }
-    OUTCOME.write_text(json.dumps(text, indent=1) + "\n")
+    OUTCOME.write_text(jsontext.text(text) + "\n")
 
 
 def record_all(outcomes: list[Outcome]) -> None:
@@ -433,7 +434,7 @@ def record_all(outcomes: list[Outcome]) -> None:
         "releases": len(outcomes),
         "differences": {out.tag: out.differences for out in outcomes if out.differences},
     }
-    RELEASES.write_text(json.dumps(text, indent=1) + "\n")
+    RELEASES.write_text(jsontext.text(text) + "\n")
 
 
 def main() -> int:

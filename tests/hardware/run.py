@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hw import ask, levers, machine, memory, probes, sched, serve, traces
+from hw import ask, jsontext, levers, machine, memory, probes, sched, serve, traces
 
 #: What must be asked first if time is short.
 ORDER = ("probes", "serve", "levers", "sched", "memory", "traces", "torch")
@@ -45,7 +44,7 @@ def slug(number: int, one: ask.Question) -> str:
 
 
 def write(path: Path, result: dict) -> None:
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(jsontext.text(result) + "\n")
 
 
 def run(chosen: list[ask.Question], context: ask.Context, budget: ask.Budget, out: Path) -> list[dict]:

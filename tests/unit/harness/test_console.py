@@ -8,7 +8,8 @@ from vm.harness.console import IGNORED, KINDS, findings, kind_of, strip_stamp
 
 DATA = Path(__file__).parent / "data"
 
-#: What each recorded console holds, in order.
+#: What each recorded console holds, in order. debug.log and warn.log lack the frames that the unwinder guesses and
+#: registers.
 RECORDED = {
     "pass.log": [],
     "lost.log": [],
