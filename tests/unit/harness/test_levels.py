@@ -24,8 +24,9 @@ JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="1" skipped="0">
 
 
 @pytest.fixture
-def levels(tmp_path, monkeypatch):
-    """The script as a module, its reports in a directory of the test's."""
+def levels(tmp_path, monkeypatch, request):
+    """The script as a module, its reports in a directory of the test's. @param: its BACKEND."""
+    monkeypatch.setenv("BACKEND", getattr(request, "param", ""))
     loader = importlib.machinery.SourceFileLoader("test_levels_script", str(SCRIPT))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     monkeypatch.setitem(sys.modules, loader.name, module)  # where its dataclasses look for their names
@@ -177,6 +178,14 @@ def test_a_test_marked_more_is_missed_by_make_test_all_only(levels):
 def test_levels_of_one_kind_have_names_of_their_own(levels):
     names = [level.name for level in (*levels.LEVELS, *levels.LONG)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("levels", ["qemu"], indirect=True)
+def test_the_back_end_qemu_builds_and_boots_no_user_mode_linux(levels):
+    every = [*levels.LEVELS, *levels.LONG]
+    assert not [level.name for level in every if "uml" in " ".join((level.name, level.target, *level.variables))]
+    assert not {level.target for level in every} & {"forward", "module-run", "module-run-rehearsal"}
+    assert {level.kind for level in levels.LEVELS} >= {"plain", "icount", "cuda", "docker", "bare", "kube"}
 
 
 GUEST = SCRIPT.parents[1] / "tests/vm/guest"
