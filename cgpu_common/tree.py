@@ -10,8 +10,13 @@ from cgpu_common import policies
 
 MIB = 1 << 20
 
-#: Names in N/C/stat.
-VIDEO_ENGINES = ("nvdec", "nvenc", "nvjpg", "ofa")
+#: Names in N/C/stat, and what they count the objects of.
+VIDEO_ENGINES = {
+    "nvdec": "decoders",
+    "nvenc": "encoders",
+    "nvjpg": "JPEG decoders",
+    "ofa": "optical flow accelerators",
+}
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cgpu_common.tree import MIB, VIDEO_ENGINES
+from cgpu_common.tree import VIDEO_ENGINES
 
 from .columns import printable
+from .render import unit_of
 
 NOT_KNOWN = "N/A"
 NAMED = 38  # cells of a name and its indent, as nvidia-smi has them
 INDENT = "    "
-#: The end of a field's name -> unit, what a value is divided by, digits.
-UNITS = {
-    "_bytes": ("MiB", MIB, 0),
-    "_pct": ("%", 1, 1),
-    "_us": ("us", 1, 0),
-    "_ns": ("ms", 1_000_000, 0),
-    "_mw": ("W", 1000, 2),
-    "_c": ("C", 1, 0),
-    "_s": ("s", 1, 2),
-}
 #: Words of names that are no words.
 SPELLED = {
     "gpu": "GPU", "uuid": "UUID", "pci": "PCI", "pid": "PID", "nvml": "NVML", "sm": "SM", "dram": "DRAM", "uvm": "UVM",
@@ -50,13 +41,11 @@ MEMBERS = {
 def _name(key: str) -> tuple[str, str, float, int]:
     """The name for people, and the unit of the value."""
     if key == "bytes":  # of a process
-        return "Memory", *UNITS["_bytes"]
-    end = next((one for one in UNITS if key.endswith(one)), "")
-    unit, scale, digits = UNITS.get(end, ("", 1, 0))
+        key = "memory_bytes"
+    rest, unit, scale, digits = unit_of(key)
     if key in TITLES:
         return TITLES[key], unit, scale, digits
-    key = key.removesuffix(end)
-    return " ".join(SPELLED.get(word, word.capitalize()) for word in key.split("_")), unit, scale, digits
+    return " ".join(SPELLED.get(word, word.capitalize()) for word in rest.split("_")), unit, scale, digits
 
 
 def _value(value: Any, unit: str, scale: float, digits: int) -> str:

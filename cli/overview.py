@@ -9,7 +9,8 @@ from typing import Any
 from cgpu_common.tree import MIB, Gpu, Sensors, Slot, slot_state
 
 from .columns import Column, bar, folded, natural_width, printable, table
-from .render import gpu_json, ids_of, mib, percent, rounded, slot_json
+from .render import gpu_json as tree_json
+from .render import ids_of, mib, percent, rounded, slot_json
 from .view import View
 
 SCHEMA_VERSION = 1
@@ -226,7 +227,7 @@ def list_text(view: View) -> str:
 # ---- JSON ----
 
 
-def _container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
+def container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
     rates, names = view.rates_of(slot), view.names_of(slot)
     return slot_json(gpu, slot, rates.got_pct) | {
         "name": names.name or None,
@@ -263,14 +264,14 @@ def nvml_json(own: Sensors) -> dict[str, Any]:
     }
 
 
-def _gpu_json(view: View, gpu: Gpu) -> dict[str, Any]:
-    found = gpu_json(gpu)
+def gpu_json(view: View, gpu: Gpu) -> dict[str, Any]:
+    found = tree_json(gpu)
     found["memory"]["total_bytes"] = view.total_bytes(gpu)
     own = view.sensors.get(gpu.index)
     return found | {
         "name": view.card_name(gpu),
         "nvml": None if own is None else nvml_json(own),
-        "containers": [_container_json(view, gpu, slot) for slot in gpu.slots],
+        "containers": [container_json(view, gpu, slot) for slot in gpu.slots],
     }
 
 
@@ -282,7 +283,7 @@ def as_json(view: View) -> dict[str, Any]:
         "driver": view.driver,
         "interval_s": None if view.interval_s is None else round(view.interval_s, 3),
         "draining": view.draining,
-        "gpus": [_gpu_json(view, gpu) for gpu in view.snapshot.gpus],
+        "gpus": [gpu_json(view, gpu) for gpu in view.snapshot.gpus],
         "drift": None
         if view.drift is None
         else [{name: row.get(name) for name in ("index", "key", "configured", "live")} for row in view.drift],

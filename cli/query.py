@@ -8,100 +8,105 @@ from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.tree import MIB, slot_state
+from cgpu_common.tree import MIB, VIDEO_ENGINES, Gpu
 
 from .columns import printable
+from .overview import container_json, gpu_json
+from .render import unit_of
 from .view import View
 
 NOT_KNOWN = "[N/A]"
+Row = tuple[Gpu, Mapping[str, Any]]  #: a GPU, and the part of the document that the fields are of
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field. @value returns None for what is not known."""
+    """One field. @place: where the value is in the document of --json, whose name has its unit; or what makes it of
+    (view, gpu). @unit: where the name has none, or nvidia-smi prints another."""
 
     about: str
-    value: Callable[..., Any]
-    unit: str = ""
-    digits: int = 0
+    place: str | Callable[[View, Gpu], Any]
+    unit: str | None = None
+
+    @property
+    def shown_unit(self) -> str:
+        if self.unit is not None or callable(self.place):
+            return self.unit or ""
+        return unit_of(self.place)[1]
+
+    def cell(self, view: View, gpu: Gpu, data: Mapping[str, Any], units: bool) -> str:
+        value: Any = self.place(view, gpu) if callable(self.place) else data
+        if not callable(self.place):
+            for key in self.place.split("/"):
+                value = None if value is None else value[key]
+        if value is None:
+            return NOT_KNOWN
+        unit = f" {self.shown_unit}" if units and self.shown_unit else ""
+        return f"{self._text(value)}{unit}"
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, list):
+            return str(len(value))
+        if not isinstance(value, (int, float)):
+            return printable(str(value))
+        _, _, scale, digits = unit_of(self.place) if isinstance(self.place, str) else ("", "", 1, 0)
+        return f"{value / scale:.{0 if isinstance(value, int) and scale == 1 else digits}f}"
 
 
-def _watt(milliwatt: int | None) -> float | None:
-    return None if milliwatt is None else milliwatt / 1000
-
-
-def _mib(size: int | None) -> float | None:
-    return None if size is None else size / MIB
-
-
-#: Of (view, gpu). Names that nvidia-smi has mean the same here.
+#: Of a GPU. Names that nvidia-smi has mean the same here.
 GPU_FIELDS: Mapping[str, Field] = {
-    "index": Field("N of /proc/cgpu_km/N", lambda view, gpu: gpu.index),
-    "name": Field("the model", lambda view, gpu: view.card_name(gpu)),
-    "uuid": Field("the UUID, as nvidia-smi has it", lambda view, gpu: gpu.uuid),
-    "pci.bus_id": Field("the PCI address", lambda view, gpu: gpu.pci),
+    "index": Field("N of /proc/cgpu_km/N", "index"),
+    "name": Field("the model", "name"),
+    "uuid": Field("the UUID, as nvidia-smi has it", "uuid"),
+    "pci.bus_id": Field("the PCI address", "pci"),
     "driver_version": Field("of NVIDIA's driver", lambda view, gpu: view.driver),
-    "policy": Field("the policy's name", lambda view, gpu: gpu.facts.name),
-    "slice": Field("length of a slice of weight 1", lambda view, gpu: gpu.slice_us, "us"),
-    "weight.free": Field("slices per round that no container has", lambda view, gpu: gpu.free_weight),
-    "weight.max": Field("slices per round", lambda view, gpu: gpu.max_inst),
-    "prio_ratio": Field("ceiling of high priority", lambda view, gpu: gpu.prio_ratio, "%"),
+    "policy": Field("the policy's name", "policy/name"),
+    "slice": Field("length of a slice of weight 1", "slice_us"),
+    "weight.free": Field("slices per round that no container has", "free_weight"),
+    "weight.max": Field("slices per round", "max_inst"),
+    "prio_ratio": Field("ceiling of high priority", "prio_ratio", "%"),
     "containers": Field("containers, with dying ones", lambda view, gpu: view.instances(gpu)),
-    "memory.total": Field("of the card", lambda view, gpu: _mib(view.total_bytes(gpu) or None), "MiB"),
-    "memory.limits": Field("sum of the limits", lambda view, gpu: _mib(gpu.stat.get("limits_bytes", 0)), "MiB"),
-    "memory.charged": Field("charged to containers", lambda view, gpu: _mib(gpu.stat.get("used_bytes", 0)), "MiB"),
-    "memory.used": Field("in use on the card, by NVML", lambda view, gpu: _mib(view.sensors_of(gpu).used_bytes), "MiB"),
-    "utilization.gpu": Field("by NVML", lambda view, gpu: view.sensors_of(gpu).utilization_pct, "%"),
-    "utilization.memory": Field("by NVML", lambda view, gpu: view.sensors_of(gpu).memory_utilization_pct, "%"),
-    "sm.active": Field("multiprocessors with work, by NVML (Hopper and later)",
-                       lambda view, gpu: view.sensors_of(gpu).sm_active_pct, "%", 1),
-    "dram.active": Field("of the memory's bandwidth, by NVML (Hopper and later)",
-                         lambda view, gpu: view.sensors_of(gpu).dram_active_pct, "%", 1),
-    "temperature.gpu": Field("degrees Celsius, by NVML", lambda view, gpu: view.sensors_of(gpu).temperature_c),
-    "power.draw": Field("by NVML", lambda view, gpu: _watt(view.sensors_of(gpu).power_mw), "W", 2),
-    "power.limit": Field("by NVML", lambda view, gpu: _watt(view.sensors_of(gpu).power_limit_mw), "W", 2),
-}  # fmt: skip
+    "memory.total": Field("of the card", lambda view, gpu: view.total_bytes(gpu) // MIB or None, "MiB"),
+    "memory.limits": Field("sum of the limits", "memory/limits_bytes"),
+    "memory.charged": Field("charged to containers", "memory/used_bytes"),
+    "memory.used": Field("in use on the card, by NVML", "nvml/used_bytes"),
+    "utilization.gpu": Field("by NVML", "nvml/utilization_pct"),
+    "utilization.memory": Field("by NVML", "nvml/memory_utilization_pct"),
+    "sm.active": Field("multiprocessors with work, by NVML (Hopper and later)", "nvml/sm_active_pct"),
+    "dram.active": Field("of the memory's bandwidth, by NVML (Hopper and later)", "nvml/dram_active_pct"),
+    "temperature.gpu": Field("degrees Celsius, by NVML", "nvml/temperature_c", ""),
+    "power.draw": Field("by NVML", "nvml/power_mw"),
+    "power.limit": Field("by NVML", "nvml/power_limit_mw"),
+}
 
-#: Of (view, gpu, slot).
+#: Of a container on a GPU.
 CONTAINER_FIELDS: Mapping[str, Field] = {
-    "gpu": Field("N of /proc/cgpu_km/N", lambda view, gpu, slot: gpu.index),
-    "gpu_uuid": Field("the GPU's UUID", lambda view, gpu, slot: gpu.uuid),
-    "id": Field("the full id", lambda view, gpu, slot: slot.id),
-    "name": Field("the engine's name", lambda view, gpu, slot: view.names_of(slot).name or None),
-    "pod": Field("the pod, where there is one", lambda view, gpu, slot: view.names_of(slot).pod or None),
-    "namespace": Field("the pod's namespace", lambda view, gpu, slot: view.names_of(slot).namespace or None),
-    "state": Field("running, waiting, idle, frozen, dying", lambda view, gpu, slot: slot_state(gpu, slot)),
-    "weight": Field("slices per round", lambda view, gpu, slot: slot.weight),
-    "ceiling": Field("most slices per round under burst; 0: none", lambda view, gpu, slot: slot.ceiling),
-    "highprio": Field("1: high priority", lambda view, gpu, slot: int(slot.highprio)),
-    "share.allowed": Field("the ceiling now", lambda view, gpu, slot: view.allowed_pct(slot), "%", 1),
-    "share.got": Field("over the sample", lambda view, gpu, slot: view.rates_of(slot).got_pct, "%", 1),
-    "share.got_10s": Field("over ten seconds", lambda view, gpu, slot: view.rates_of(slot).got_10s_pct, "%", 1),
-    "throttled": Field(
-        "time out of turn, of the time with the GPU open", lambda view, gpu, slot: view.rates_of(slot).throttled_pct,
-        "%", 1,
-    ),
-    "throttled.ceiling": Field(
-        "the part of it in which its ceiling was used up",
-        lambda view, gpu, slot: view.rates_of(slot).throttled_by_ceiling_pct, "%", 1,
-    ),
-    "wait": Field("mean time out of turn before a turn", lambda view, gpu, slot: view.rates_of(slot).wait_per_turn_us,
-                  "us"),
-    "wait.p99": Field("99 of 100 waits for a turn were shorter, over the sample",
-                      lambda view, gpu, slot: view.rates_of(slot).wait_p99_us, "us"),
-    "wait.p99_10s": Field("the same over ten seconds", lambda view, gpu, slot: view.rates_of(slot).wait_p99_10s_us,
-                          "us"),
-    "memory.used": Field("charged", lambda view, gpu, slot: _mib(slot.used), "MiB"),
-    "memory.limit": Field("the limit", lambda view, gpu, slot: _mib(slot.memsize), "MiB"),
-    "memory.peak": Field("most charged", lambda view, gpu, slot: _mib(slot.stat.get("peak_bytes", slot.used)), "MiB"),
-    "processes": Field("processes with memory", lambda view, gpu, slot: len(slot.pids)),
-    "refused.allocations": Field("over the limit", lambda view, gpu, slot: slot.stat.get("refused_allocs", 0)),
-    "refused.calls": Field("by the call table", lambda view, gpu, slot: slot.stat.get("refused_calls", 0)),
-    "sessions.nvdec": Field("decoders' objects", lambda view, gpu, slot: slot.stat.get("nvdec", 0)),
-    "sessions.nvenc": Field("encoders' objects", lambda view, gpu, slot: slot.stat.get("nvenc", 0)),
-    "sessions.nvjpg": Field("JPEG decoders' objects", lambda view, gpu, slot: slot.stat.get("nvjpg", 0)),
-    "sessions.ofa": Field("optical flow accelerators' objects", lambda view, gpu, slot: slot.stat.get("ofa", 0)),
-}  # fmt: skip
+    "gpu": Field("N of /proc/cgpu_km/N", lambda view, gpu: gpu.index),
+    "gpu_uuid": Field("the GPU's UUID", lambda view, gpu: gpu.uuid),
+    "id": Field("the full id", "id"),
+    "name": Field("the engine's name", "name"),
+    "pod": Field("the pod, where there is one", "pod"),
+    "namespace": Field("the pod's namespace", "namespace"),
+    "state": Field("running, waiting, idle, frozen, dying", "state"),
+    "weight": Field("slices per round", "weight"),
+    "ceiling": Field("most slices per round under burst; 0: none", "ceiling"),
+    "highprio": Field("1: high priority", "highprio"),
+    "share.allowed": Field("the ceiling now", "share_allowed_pct"),
+    "share.got": Field("over the sample", "share_got_pct"),
+    "share.got_10s": Field("over ten seconds", "share_got_10s_pct"),
+    "throttled": Field("time out of turn, of the time with the GPU open", "throttled_pct"),
+    "throttled.ceiling": Field("the part of it in which its ceiling was used up", "throttled_by_ceiling_pct"),
+    "wait": Field("mean time out of turn before a turn", "wait_per_turn_us"),
+    "wait.p99": Field("99 of 100 waits for a turn were shorter, over the sample", "wait_p99_us"),
+    "wait.p99_10s": Field("the same over ten seconds", "wait_p99_10s_us"),
+    "memory.used": Field("charged", "memory/used_bytes"),
+    "memory.limit": Field("the limit", "memory/limit_bytes"),
+    "memory.peak": Field("most charged", "memory/peak_bytes"),
+    "processes": Field("processes with memory", "pids"),
+    "refused.allocations": Field("over the limit", "refused_allocs"),
+    "refused.calls": Field("by the call table", "refused_calls"),
+    **{f"sessions.{name}": Field(f"objects of {about}", f"sessions/{name}") for name, about in VIDEO_ENGINES.items()},
+}
 
 
 @dataclass(frozen=True)
@@ -129,21 +134,14 @@ def parse_fields(text: str, known: Mapping[str, Field], option: str) -> list[str
     return names
 
 
-def _cell(field: Field, value: Any, units: bool) -> str:
-    if value is None:
-        return NOT_KNOWN
-    text = f"{value:.{field.digits}f}" if isinstance(value, (int, float)) else printable(str(value))
-    return f"{text} {field.unit}" if units and field.unit else text
-
-
-def _csv(names: Sequence[str], known: Mapping[str, Field], rows: Sequence[Sequence[Any]], form: Format) -> str:
+def _csv(view: View, names: Sequence[str], known: Mapping[str, Field], rows: Sequence[Row], form: Format) -> str:
     """A cell with a comma or a quote is quoted; after each comma is a blank, as nvidia-smi writes it."""
     import csv  # only a query needs them
     import io
 
-    heads = [f"{name} [{known[name].unit}]" if known[name].unit else name for name in names]
+    heads = [f"{name} [{known[name].shown_unit}]" if known[name].shown_unit else name for name in names]
     lines = [heads] * form.header + [
-        [_cell(known[name], known[name].value(*row), form.units) for name in names] for row in rows
+        [known[name].cell(view, gpu, data, form.units) for name in names] for gpu, data in rows
     ]
     out = []
     for line in lines:
@@ -157,16 +155,17 @@ def _csv(names: Sequence[str], known: Mapping[str, Field], rows: Sequence[Sequen
 
 
 def gpu_csv(view: View, fields: Sequence[str], form: Format) -> str:
-    return _csv(fields, GPU_FIELDS, [(view, gpu) for gpu in view.snapshot.gpus], form)
+    return _csv(view, fields, GPU_FIELDS, [(gpu, gpu_json(view, gpu)) for gpu in view.snapshot.gpus], form)
 
 
 def container_csv(view: View, fields: Sequence[str], form: Format) -> str:
-    rows = [(view, gpu, slot) for gpu in view.snapshot.gpus for slot in gpu.slots]
-    return _csv(fields, CONTAINER_FIELDS, rows, form)
+    rows = [(gpu, container_json(view, gpu, slot)) for gpu in view.snapshot.gpus for slot in gpu.slots]
+    return _csv(view, fields, CONTAINER_FIELDS, rows, form)
 
 
 def help_text(known: Mapping[str, Field]) -> str:
     width = max(map(len, known))
     return "\n".join(
-        f"{name:<{width}}  {field.about}{f' [{field.unit}]' if field.unit else ''}" for name, field in known.items()
+        f"{name:<{width}}  {field.about}{f' [{field.shown_unit}]' if field.shown_unit else ''}"
+        for name, field in known.items()
     )

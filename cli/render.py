@@ -26,6 +26,24 @@ PS_HEAD = (
 )
 
 
+#: The end of a field's name in --json -> unit, what a value is divided by, digits.
+UNITS = {
+    "_bytes": ("MiB", MIB, 0),
+    "_pct": ("%", 1, 1),
+    "_us": ("us", 1, 0),
+    "_ns": ("ms", 1_000_000, 0),
+    "_mw": ("W", 1000, 2),
+    "_c": ("C", 1, 0),
+    "_s": ("s", 1, 2),
+}
+
+
+def unit_of(key: str) -> tuple[str, str, float, int]:
+    """The name without its unit; the unit, what a value is divided by, digits."""
+    end = next((one for one in UNITS if key.endswith(one)), "")
+    return key.removesuffix(end), *UNITS.get(end, ("", 1, 0))
+
+
 def mib(size: int) -> str:
     return str(size // MIB)
 

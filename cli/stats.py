@@ -19,7 +19,7 @@ from . import collect
 from .admin import as_json_option, pass_paths
 from .columns import Column, table
 from .complete import container_words
-from .overview import duration
+from .overview import container_json, duration
 from .render import NO_PIDS, ids_of, mib, percent, rounded
 from .terminal import width
 from .view import SORTS, View, chosen
@@ -58,24 +58,16 @@ def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
     ]
 
 
+#: Of a container in cgpu-smi --json.
+KEPT = ("id", "name", "pod", "namespace", "refused_allocs",
+        "share_got_pct", "share_allowed_pct", "wait_p99_us", "throttled_by_ceiling_pct")  # fmt: skip
+
+
 def _json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
-    names = view.names_of(slot)
-    return versioned(
-        {
-            "id": slot.id,
-            "name": names.name or None,
-            "pod": names.pod or None,
-            "namespace": names.namespace or None,
-            "gpu": gpu.index,
-            "share_got_pct": rounded(view.rates_of(slot).got_pct),
-            "share_allowed_pct": rounded(view.allowed_pct(slot)),
-            "wait_p99_us": rounded(view.rates_of(slot).wait_p99_us),
-            "throttled_by_ceiling_pct": rounded(view.rates_of(slot).throttled_by_ceiling_pct),
-            "memory": {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))},
-            "refused_allocs": slot.stat.get("refused_allocs", 0),
-            "pids": len(slot.pids),
-        }
-    )
+    data = container_json(view, gpu, slot)
+    memory = {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))}
+    rest = {"gpu": gpu.index, "memory": memory, "pids": len(slot.pids)}
+    return versioned({name: data[name] for name in KEPT} | rest)
 
 
 def text(view: View, as_json: bool, columns: int | None) -> str:
