@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cgpu_common import cgroup, log, wire
+from cgpu_common import cgroup, frames, log, wire
 from cgpu_common.errors import CgpuError, ProtocolError
 from cgpu_common.python import timeout
 
@@ -215,7 +215,7 @@ class Server:
                 await self._reply(sock, wire.refusal("cgpud takes no requests from a container"))
                 return
             async with timeout(READ_TIMEOUT_S):
-                size = wire.length(await _receive(sock, wire.HEAD.size, fds))
+                size = wire.length(await _receive(sock, frames.HEAD.size, fds))
                 message = wire.decode(await _receive(sock, size, fds))
             request = Request(message, pid, fds.pop(0) if fds else None)
             reply = await self._handler(request)
@@ -235,7 +235,7 @@ class Server:
         """False if the peer has closed the connection."""
         try:
             async with timeout(READ_TIMEOUT_S):
-                await asyncio.get_running_loop().sock_sendall(sock, wire.encode(reply))
+                await asyncio.get_running_loop().sock_sendall(sock, frames.encode(reply))
         except (OSError, TimeoutError):
             return False
         return True

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The format of the socket: a 4-byte big-endian length, then one JSON object. A request may carry one descriptor."""
+"""Requests to cgpud and its answers, in the frames of frames.py. A request may carry one descriptor."""
 
 from __future__ import annotations
 
-import json
-import struct
 from typing import Any
 
 import msgspec
 
 from cgpu_common.errors import ProtocolError
+from cgpu_common.frames import HEAD
 
-HEAD = struct.Struct(">I")
 REQUEST_MAX = 64 << 10
 REPLY_MAX = 64 << 10
 SENTENCE_MAX = 2000  # bytes; the buffer of cgpu-runtime has 2048
@@ -50,12 +48,6 @@ def cookie_of(message: Message) -> int:
     if not message.cookie.isascii() or not message.cookie.isdecimal() or len(message.cookie) > 20:
         raise ProtocolError("a cookie that is no number")
     return int(message.cookie)
-
-
-def encode(value: dict[str, Any]) -> bytes:
-    """A lone surrogate, possible in JSON but not in UTF-8, becomes a question mark; msgspec would raise."""
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-    return HEAD.pack(len(body)) + body
 
 
 def sentence(text: str) -> str:

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from pathlib import Path
 from typing import Any
 
-from cgpu_common import server, wire
+from cgpu_common import frames, server
 from cgpu_common.errors import Refused
 from cgpu_common.python import timeout
 
@@ -73,19 +72,4 @@ class KubeClient:
             if not server.is_allowed(server.peer_of(sock)[1]):
                 raise OSError("the socket is not one of root")
             async with timeout(ANSWER_WAIT_S):
-                await loop.sock_sendall(sock, wire.encode(request))
-                (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))
-                if size > REPLY_MAX:
-                    raise ValueError(f"an answer of {size} bytes")
-                return json.loads(await _receive(sock, size))
-
-
-async def _receive(sock: socket.socket, size: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    data = b""
-    while len(data) < size:
-        chunk = await loop.sock_recv(sock, size - len(data))
-        if not chunk:
-            raise ConnectionError("the connection was closed")
-        data += chunk
-    return data
+                return await frames.ask(sock, request, REPLY_MAX)

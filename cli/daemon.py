@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from typing import TYPE_CHECKING, Any
 
 from cgpu_common.proc import Paths
@@ -13,23 +12,10 @@ from cgpu_common.proc import Paths
 from .facts import ROOT_ONLY
 
 if TYPE_CHECKING:
-    import socket
-
     from cgpu_common.versions import Versions
 
 TIMEOUT_S = 2.0
 REPLY_MAX = 16 << 20
-_HEAD = struct.Struct(">I")
-
-
-def _receive(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        chunk = sock.recv(size - len(data))
-        if not chunk:
-            raise OSError("the connection was closed")
-        data += chunk
-    return data
 
 
 class Silence(Exception):
@@ -59,17 +45,15 @@ def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any]:
         os.stat(path)  # noqa: PTH116
     except OSError as err:
         raise Silence(*_SILENT.get(err.errno or 0, _SILENT[errno.ENOENT])) from None
-    import json  # slow to import, and needless without a daemon
-    import socket
+    import socket  # slow to import, both, and needless without a daemon
 
-    body = json.dumps({"op": operation, **more}).encode()
+    from cgpu_common import frames
+
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(TIMEOUT_S)
             sock.connect(path)
-            sock.sendall(_HEAD.pack(len(body)) + body)
-            (size,) = _HEAD.unpack(_receive(sock, _HEAD.size))
-            reply = json.loads(_receive(sock, size)) if size <= REPLY_MAX else None
+            reply = frames.exchange(sock, {"op": operation, **more}, REPLY_MAX)
     except TimeoutError:
         raise Silence(f"runs and gives no answer within {TIMEOUT_S:g} s", _RESTART) from None
     except (OSError, ValueError) as err:

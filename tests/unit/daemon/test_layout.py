@@ -38,7 +38,7 @@ LAYERS = {
     """,
     "outside": """
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
-        cgpu_common.gpus cgpu_common.files cgpu_common.pages
+        cgpu_common.frames cgpu_common.gpus cgpu_common.files cgpu_common.pages
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube

@@ -18,7 +18,7 @@ import pytest
 from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, FakeFacts, Node, Run, eventually, no_nvml, read_reply
 
-from cgpu_common import wire
+from cgpu_common import frames, wire
 from cgpu_common.config import Config
 from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import CgpuError, KernelRefused
@@ -138,13 +138,13 @@ def test_a_refusal_fits_the_runtime(sentence: str, expected: str) -> None:
     reply = wire.refusal(sentence)
     assert reply == {"ok": False, "error": expected}
     assert len(reply["error"].encode()) <= wire.SENTENCE_MAX
-    assert json.loads(wire.encode(reply)[wire.HEAD.size :]) == reply
+    assert json.loads(frames.encode(reply)[frames.HEAD.size :]) == reply
 
 
 def test_half_a_surrogate_in_any_answer() -> None:
-    data = wire.encode({"ok": True, "containers": [{"id": "a\ud800", "é": 1}]})
-    assert data[wire.HEAD.size :] == '{"ok":true,"containers":[{"id":"a?","é":1}]}'.encode()
-    assert wire.HEAD.unpack(data[: wire.HEAD.size]) == (len(data) - wire.HEAD.size,)
+    data = frames.encode({"ok": True, "containers": [{"id": "a\ud800", "é": 1}]})
+    assert data[frames.HEAD.size :] == '{"ok":true,"containers":[{"id":"a?","é":1}]}'.encode()
+    assert frames.HEAD.unpack(data[: frames.HEAD.size]) == (len(data) - frames.HEAD.size,)
 
 
 async def test_the_module_is_missing(node: Node) -> None:

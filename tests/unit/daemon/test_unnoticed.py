@@ -20,7 +20,7 @@ from fakelink import FakeLink
 from fakes import SHIM_TIMEOUT_S, Node, eventually
 from test_shim import Answerer, Place, answerer, place  # noqa: F401  the fixtures
 
-from cgpu_common import server, wire
+from cgpu_common import frames, server, wire
 from cgpu_common.errors import KernelMissing, KernelRefused
 from cgpu_common.model import Cgroup, Phase, Record
 from cgpu_common.netlink import NetlinkLink
@@ -376,7 +376,7 @@ async def test_a_peer_that_reads_no_reply_keeps_no_connection(tmp_path: Path, mo
     serving.start()
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(tmp_path / "s"))
-        sock.send(wire.encode({"op": "status"}))
+        sock.send(frames.encode({"op": "status"}))
         await eventually(lambda: unsent == ["status"], "given up", 10)
         await eventually(lambda: not serving._tasks, "closed")
     await serving.stop()
