@@ -13,15 +13,13 @@ from collections.abc import Callable, Sequence
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
+from .branches import BRANCHES, PARTLY
 from .columns import cut
 from .edit import TOOLKIT
 from .facts import OK, PROBLEM, ROOT_ONLY, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)
-#: Of the call table, cgpu_branches in cgpu_km/core/nv_branch.c up to CGPU_BRANCH_COMPARED; a test compares them.
-BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
-PARTLY = (610, 615)  #: with rows that were compared in part
 LEAST_MINOR = {535: 146, 550: 40}
 #: The first releases with the fixes of NVIDIA's security bulletin 5861 of September 2026 (docs/security.md).
 DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610.57.04")}

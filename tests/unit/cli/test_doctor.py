@@ -250,15 +250,6 @@ def test_a_dying_container_is_stale(tree: Tree) -> None:
     assert (found.status, ID1[:12] in found.text) == (WARNING, True)
 
 
-def test_the_branches_are_those_of_the_call_table() -> None:
-    source = (ROOT / "cgpu_km/core/nv_branch.c").read_text()
-    (table,) = re.findall(r"cgpu_branches\[\] = \{([^}]*)\}", source)
-    (compared,) = re.findall(r"#define CGPU_BRANCH_COMPARED\s+(\d+)", source)
-    branches = tuple(map(int, re.findall(r"\d+", table)))
-    assert tuple(one for one in branches if one <= int(compared)) == checks.BRANCHES
-    assert tuple(one for one in branches if one > int(compared)) == checks.PARTLY
-
-
 # ---- the facts ----
 
 

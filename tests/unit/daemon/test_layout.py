@@ -24,7 +24,7 @@ LAYERS = {
         cgpu_common.attributes cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie
         cgpu_common.exits cgpu_common.tree cgpu_common.keys
         cgpud cgpud.limits cgpud.labels cgpud.config_json
-        cgpu_cli cgpu_cli.edit
+        cgpu_cli cgpu_cli.branches cgpu_cli.edit
     """,
     "decisions": """
         cgpu_common.settings cgpu_common.events cgpu_common.effect cgpu_common.share cgpu_common.placement

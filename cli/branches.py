@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+"""The driver's branches that the call table has, of the module's own file, which the package carries as code."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+_HERE = files(__package__)
+#: As installed, and in the tree.
+_PLACES = (_HERE / "sim/csrc/core/nv_branch.c", _HERE / "../cgpu_km/core/nv_branch.c")
+_SOURCE = next(place for place in _PLACES if place.is_file()).read_text()
+_ALL = re.findall(r"\d+", _SOURCE.partition("cgpu_branches[] = {")[2].partition("}")[0])
+_LAST = int(re.findall(r"#define CGPU_BRANCH_COMPARED\s+(\d+)", _SOURCE)[0])
+
+BRANCHES = tuple(int(one) for one in _ALL if int(one) <= _LAST)  #: accepted
+PARTLY = tuple(int(one) for one in _ALL if int(one) > _LAST)  #: with rows that were compared in part
