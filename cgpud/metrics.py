@@ -176,11 +176,7 @@ POD_FIGURES = tuple(
 )
 
 GPU_FIGURES = (
-    Figure(
-        "cgpu_gpu_policy",
-        "0 fair, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native, 6 burst.",
-        lambda gpu: gpu.policy,
-    ),
+    Figure("cgpu_gpu_policy", "By number: docs/reference/policies.md.", lambda gpu: gpu.policy),
     Figure("cgpu_gpu_slice_seconds", "Length of a slice of weight 1.", lambda gpu: gpu.slice_us * US),
     Figure("cgpu_gpu_priority_ratio", "Ceiling of high priority.", lambda gpu: gpu.prio_ratio / 100),
     Figure("cgpu_gpu_instances", "Containers on the GPU, dying ones included.", _gpu_stat("instances")),

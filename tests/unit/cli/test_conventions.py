@@ -25,7 +25,7 @@ from cgpu_cli import kernel, names
 from cgpu_cli.main import cgpu
 from cgpu_cli.names import Named
 from cgpu_cli.smi import smi
-from cgpu_common import pages
+from cgpu_common import pages, policies
 from cgpu_common.app import Group
 from cgpu_common.errors import KernelMissing, KernelRefused
 from cgpu_common.exits import CgpuError, Exit
@@ -115,7 +115,7 @@ def test_the_hint_names_the_command(cli: Cli, words: tuple[str, ...], hint: str)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("set", "gpu", "0", "policy", "-1"), "'-1' is not allowed (0 to 6, or one of fair"),
+        (("set", "gpu", "0", "policy", "-1"), f"'-1' is not allowed ({policies.ALLOWED}"),
         (("set", "gpu", "-1", "policy", "2"), "-1 is not in the range"),
         (("set", "container", ID1, "weight", "-1"), "'-1' is not allowed"),
         (("set", "container", ID1, "memsize", "-1g"), "'-1g' is no size"),

@@ -43,7 +43,16 @@ def test_a_number_of_a_newer_module_claims_nothing():
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("fair", 0), ("Burst", 6), ("3", 3), ("7", None), ("-1", None), ("", None), ("wieghted", None), ("٣", None)],
+    [
+        ("fair", 0),
+        ("Burst", 6),
+        ("3", 3),
+        (str(len(TABLE)), None),
+        ("-1", None),
+        ("", None),
+        ("wieghted", None),
+        ("٣", None),
+    ],
 )
 def test_a_policy_is_named_or_numbered(text, number):
     assert policies.number(text) == number

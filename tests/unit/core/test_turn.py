@@ -1205,7 +1205,7 @@ def free_slot_with_weight(t):
 
 
 UNSOUND = [
-    *(("policy", bad) for bad in (7, 2**31)),
+    *(("policy", bad) for bad in (len(POLICIES), 2**31)),
     *(("max_inst", bad) for bad in (0, 101)),
     *(("prio_ratio", bad) for bad in (0, 100)),
     *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),

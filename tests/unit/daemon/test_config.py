@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_common import config, keys
+from cgpu_common import config, keys, policies
 from cgpu_common.config import Config
 from cgpu_common.errors import ConfigError
 from cgpu_common.policies import Policy
@@ -96,12 +96,12 @@ BAD = [
     ("kube_wait_s = 46", "kube_wait_s = 46", "seconds from 1 to 45"),
     ('metrics_tls = "certs"', "metrics_tls = 'certs'", "the absolute path of a folder"),
     ('log_level = "loud"', "log_level = 'loud'", "debug, info, warning or error"),
-    ("[gpu]\npolicy = 7", "gpu.policy = 7", "0 to 6, or one of fair"),
-    ("[gpu]\npolicy = -1", "gpu.policy = -1", "0 to 6"),
-    ("[gpu]\npolicy = true", "gpu.policy = true", "0 to 6"),
+    ("[gpu]\npolicy = 99", "gpu.policy = 99", policies.ALLOWED),
+    ("[gpu]\npolicy = -1", "gpu.policy = -1", policies.ALLOWED),
+    ("[gpu]\npolicy = true", "gpu.policy = true", policies.ALLOWED),
     ('[gpu]\npolicy = "Fair"', "gpu.policy = 'Fair'", "fair, preemptive"),
-    ("[gpu]\npolicy = 2.0", "gpu.policy = 2.0", "0 to 6"),
-    ("[gpu.policy]\nx = 1", "gpu.policy = {'x': 1}", "0 to 6"),
+    ("[gpu]\npolicy = 2.0", "gpu.policy = 2.0", policies.ALLOWED),
+    ("[gpu.policy]\nx = 1", "gpu.policy = {'x': 1}", policies.ALLOWED),
     ("[gpu]\nmax_inst = 101", "gpu.max_inst = 101", "from 1 to 100"),
     ("[gpu]\npolicy = 2\nmax_inst = 26", "gpu.max_inst = 26", "from 1 to 25 under policy weighted"),
     ('[gpu]\npolicy = 6\n[gpu."0"]\npolicy = 0\nmax_inst = 26', 'gpu."0".max_inst = 26', "under policy fair"),

@@ -21,7 +21,7 @@ from fakes import DATA, FAKE_CGPUD, VARIABLES, Node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_common import config, settings
+from cgpu_common import config, policies, settings
 from cgpu_common.config import Config
 from cgpu_common.kernel_abi import G
 from cgpu_common.model import MIB, Gpu, KernelGpu
@@ -389,7 +389,9 @@ def test_a_bad_file_at_start_is_one_sentence(tmp_path: Path, options: tuple[str,
     process = start(tmp_path, *options)
     _, text = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert text.startswith(f"cgpud: {tmp_path / 'cgpu.toml'}: gpu.policy = 9 is not allowed: it must be 0 to 6")
+    assert text.startswith(
+        f"cgpud: {tmp_path / 'cgpu.toml'}: gpu.policy = 9 is not allowed: it must be {policies.ALLOWED}"
+    )
     assert text.count("\n") == 1
 
 
