@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Reduces a trace to its distinct calls and to what these need, in the trace's order."""
+"""Reduces a trace to its distinct calls and to what these need, in the trace's order.
+
+distinct.py FILE…: each file anew, reduced.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-from tracefile import Event, Trace, TraceError, symbols, unfolded
+from tracefile import Event, Trace, TraceError, load, symbols, unfolded
 
 RM_FREE, UVM_FREE = "0x29/", "0x22/"
 #: CREATE_EXTERNAL_RANGE, MAP_DYNAMIC_PARALLELISM_REGION: a range of addresses that nvidia-uvm serves begins there.
@@ -21,41 +27,54 @@ CREATE_RANGE_GROUP = "0x17/"
 #: What ends a thing by its name: left out, a later one of the same number would be refused as a second.
 ENDS = ("close", "munmap")
 END_CALLS = (RM_FREE, UVM_FREE, FREE_OS_EVENT)
+#: What makes no name and later calls depend on: a GPU attached, its file, the GPU registered with nvidia-uvm, its
+#: space, a channel, objects on a file.
+STATE = ("0x215:", "0xc9/", "0x25/", "0x19/", "0x1b/", "0x4b/", "0x3d0")
+#: An object of this class notifies the OS event of the number at this word of its parameters.
+OS_EVENT_CLASS, OS_EVENT_WORD = "0x79:", 4
 
 
-def reduce(trace: Trace) -> Trace:
-    """The trace of one process without repeated calls; it plays as the whole one does."""
+def reduce(trace: Trace, beside: Trace | None = None) -> Trace:
+    """The trace of one process without repeated calls, and without those of @beside; it plays as the whole one does."""
     events = unfolded(trace.events)
     if several := next((event for event in events if event.verb in ("as", "fork", "send")), None):
         raise TraceError(f"{trace.where(several)}: a trace of several processes is not reduced")
-    kept = needed_by(events, first_ones(events))
+    theirs = unfolded(beside.events) if beside else []
+    seen = {kind for kind, place in kinds(theirs) if not makes_state(theirs[place])}
+    kept = needed_by(events, first_ones(events, seen))
     return Trace(trace.header, ending(events, kept), trace.path)
 
 
-def first_ones(events: list[Event]) -> set[int]:
-    """Places of the first call of each number, size, control, class, size of parameters and result.
-
-    A mapping is distinct by its file's node, protection and result.
-    """
-    seen: set[object] = set()
-    nodes: dict[str, str] = {}
-    places = set()
-    for place, event in enumerate(events):
-        if event.verb == "open":
-            nodes[event.words[0]] = event.words[1].rstrip("0123456789")
-        if event.verb not in ("call", "mmap"):
-            continue
-        if event.verb == "mmap":
-            kind: object = (nodes.get(event.words[1]), event.fields.get("prot"), str(event.result))
-        else:
-            params = event.block("in", "params")
-            answer = event.result or {}
-            names = (event.words[1], event.fields.get("cmd"), event.fields.get("class"), params and params.size)
-            kind = (*names, answer.get("status"), answer.get("errno"), str(event.expects))
-        if kind not in seen or (event.verb == "call" and event.words[1].startswith(CREATE_RANGE_GROUP)):
+def first_ones(events: list[Event], seen: set[object]) -> set[int]:
+    """Places of the first call of each kind that is not among those @seen; of range groups, every one."""
+    places, seen = set(), set(seen)
+    for kind, place in kinds(events):
+        if kind not in seen or call_of(events[place]).startswith(CREATE_RANGE_GROUP):
             seen.add(kind)
             places.add(place)
     return places
+
+
+def kinds(events: list[Event]) -> Iterator[tuple[object, int]]:
+    """Each call's number, size, control, class, size of parameters and result, with its place.
+
+    A mapping is distinct by its file's node, protection and result.
+    """
+    nodes: dict[str, str] = {}
+    for place, event in enumerate(events):
+        if event.verb == "open":
+            nodes[event.words[0]] = event.words[1].rstrip("0123456789")
+        elif event.verb == "mmap":
+            yield (nodes.get(event.words[1]), event.fields.get("prot"), str(event.result)), place
+        elif event.verb == "call":
+            params = event.block("in", "params")
+            answer = event.result or {}
+            names = (event.words[1], event.fields.get("cmd"), event.fields.get("class"), params and params.size)
+            yield (*names, answer.get("status"), answer.get("errno"), *map(str, event.expects)), place
+
+
+def makes_state(event: Event) -> bool:
+    return call_of(event).startswith(STATE) or event.fields.get("cmd", "").startswith(STATE)
 
 
 def names_of(event: Event) -> tuple[set[str], set[str]]:
@@ -72,6 +91,8 @@ def names_of(event: Event) -> tuple[set[str], set[str]]:
     used = {value for value in values if HANDLE.match(value)} | files
     if call_of(event).startswith(FREE_OS_EVENT):
         used.add(os_event_of(event))
+    elif event.fields.get("class", "").startswith(OS_EVENT_CLASS):
+        used.add(notified_by(event))
     elif not made and event.words[:1] and event.words[0].startswith("@uvm") and "base" in event.fields:
         used.add(base_of(event, "base"))
     return needed | (used - made if event.verb in ("open", "dup") else used), bound | made
@@ -103,6 +124,12 @@ def made_by(event: Event) -> set[str]:
 def os_event_of(event: Event) -> str:
     """The name of the OS event of a file's number."""
     return f"event {event.fields.get('fd')}"
+
+
+def notified_by(event: Event) -> str:
+    """The name of the OS event that an object notifies."""
+    words = [item.text for item in event.block("in", "params").items for _ in range(item.count)]
+    return f"event {int(words[OS_EVENT_WORD], 16):#x}"
 
 
 def base_of(event: Event, name: str) -> str:
@@ -145,3 +172,8 @@ def ended(event: Event) -> set[str]:
     if call.startswith(FREE_OS_EVENT):
         return {os_event_of(event)}
     return {event.words[0].removeprefix("$")}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).write_text(reduce(load(Path(name))).text())

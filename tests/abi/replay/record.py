@@ -2,7 +2,8 @@
 """Records the traces of NVIDIA's user space again: make record NVIDIA=535|550|555.
 
 record.py run: in the machine, each program under the recorder, on the simulated driver alone.
-record.py write: on the host, the distinct calls of each recording as tests/abi/replay/traces/<branch>/<name>.trace.
+record.py write: on the host, the distinct calls of each recording as tests/abi/replay/traces/<branch>/<name>.trace; of
+another branch than 550 those that 550's recording does not have.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import sys
 from pathlib import Path
 
 from distinct import reduce
-from tracefile import load
+from tracefile import Trace, load
 
 REPO = Path(__file__).resolve().parents[3]
 TRACES = REPO / "tests/abi/replay/traces"
 RECORDER = REPO / "build/client/librmtap.so"
 NORMALISE = REPO / "tests/hardware/rmtap/normalise.py"
 TIMEOUT_S = 300
+FIRST = "550"
 #: One context for all steps of the walk: its 600 calls are most of a trace. Without pools: for each, libcuda reserves
 #: addresses as many as the card has memory, and any pair of numbers looks like one of them.
 PROGRAMS = {
@@ -43,8 +45,12 @@ def write(program: str, logs: Path, out: Path) -> None:
     words = [sys.executable, NORMALISE, "--program", program, "--gpu", "Tesla T4, simulated", "--out", out]
     words += ["--uvm", UVM[out.stem]] if out.stem in UVM else []
     subprocess.run([*words, *sorted(logs.glob("*.raw"))], check=True)
-    whole = load(out)
-    out.write_text(reduce(whole).text())
+    out.write_text(reduce(load(out), beside(out)).text())
+
+
+def beside(out: Path) -> Trace | None:
+    """550's recording of the same program, without whose calls that of another branch is kept."""
+    return None if out.parent.name == FIRST else load(TRACES / FIRST / out.name)
 
 
 def main(what: str) -> int:
