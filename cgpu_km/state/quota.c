@@ -25,16 +25,20 @@ MODULE_PARM_DESC(quota_floor_pct,
 
 static unsigned int nvdec_sessions = USUAL_SESSIONS;
 module_param(nvdec_sessions, uint, 0644);
-MODULE_PARM_DESC(nvdec_sessions, "objects of decoders on a GPU, an eighth kept back; 0: none (default 512)");
+MODULE_PARM_DESC(nvdec_sessions,
+		 "objects of decoders on a GPU, 1/8 kept back; 0: none (default 512)");
 static unsigned int nvenc_sessions = USUAL_SESSIONS;
 module_param(nvenc_sessions, uint, 0644);
-MODULE_PARM_DESC(nvenc_sessions, "the same of encoders");
+MODULE_PARM_DESC(nvenc_sessions,
+		 "objects of encoders on a GPU, 1/8 kept back; 0: none (default 512)");
 static unsigned int nvjpg_sessions = USUAL_SESSIONS;
 module_param(nvjpg_sessions, uint, 0644);
-MODULE_PARM_DESC(nvjpg_sessions, "the same of JPEG decoders");
+MODULE_PARM_DESC(nvjpg_sessions,
+		 "objects of JPEG decoders on a GPU, 1/8 kept back; 0: none (default 512)");
 static unsigned int ofa_sessions = USUAL_SESSIONS;
 module_param(ofa_sessions, uint, 0644);
-MODULE_PARM_DESC(ofa_sessions, "the same of optical flow accelerators");
+MODULE_PARM_DESC(ofa_sessions,
+		 "objects of optical flow accelerators on a GPU, 1/8 kept back; 0: none (default 512)");
 
 /* @sessions: the total of every GPU; NULL: each GPU has its own. @stat: the name in N/C/stat. */
 static const struct {
