@@ -235,6 +235,7 @@ struct nvgpu {
 	struct ida groups[NVSIM_ENGINES], channels[NVSIM_ENGINES];	/* ids in use, by runlist; all of Turing's in [0] */
 	struct list_head bar1_maps;	/* and these: nvsim_api_lock */
 	u64 bar1_used, bar1_next;
+	u32 compute_mode;		/* nvsim_api_lock */
 	atomic_t opens;
 	atomic_t external;		/* of these the modules that do not know of resets */
 	struct nvmem *usermode, *rusd;

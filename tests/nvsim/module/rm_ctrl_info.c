@@ -111,6 +111,25 @@ static NV_STATUS ctl_arch(struct nvctl *c)
 	return NV_OK;
 }
 
+#define COMPUTE_MODE_MAX 3		/* exclusive to a process */
+
+/* {rules, flags}. No allocation is refused for them: libcuda asks for them, and keeps to them itself. */
+static NV_STATUS ctl_set_compute_mode(struct nvctl *c)
+{
+	u32 *p = c->params;
+
+	if (p[0] > COMPUTE_MODE_MAX)
+		return NV_ERR_INVALID_ARGUMENT;
+	c->obj->gpu->compute_mode = p[0];
+	return NV_OK;
+}
+
+static NV_STATUS ctl_compute_mode(struct nvctl *c)
+{
+	*(u32 *)c->params = c->obj->gpu->compute_mode;
+	return NV_OK;
+}
+
 #define CLIENT NVT_BIT(NVT_CLIENT)
 #define DEV NVT_BIT(NVT_DEVICE)
 #define SUB NVT_BIT(NVT_SUBDEVICE)
@@ -130,7 +149,8 @@ const struct nvctl_entry nvsim_ctrl_info[] = {
 	{ 0x80028e, 1, DEV, 0, zero },
 	{ 0x800294, 4, DEV, 0, zero },
 	{ 0x20800119, 4, SUB, 0, zero },
-	{ 0x20800131, 4, SUB, 0, zero },
+	{ 0x20800130, 8, SUB, NVCTL_PRIV, ctl_set_compute_mode },
+	{ 0x20800131, 4, SUB, 0, ctl_compute_mode },
 	{ 0x20800142, 4, SUB, 0, ctl_gpu_id },
 	{ 0x20800145, 0, SUB, 0, ok },
 	{ 0x20800146, 0, SUB, 0, ok },
