@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -167,11 +168,9 @@ def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
     )
 
 
-def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bool = False) -> tuple[NvmlGpu, ...]:
-    """Every GPU that NVML lists. A lost GPU is included, because the numbers of the others do not change.
-
-    Calls `emit` with the number of GPUs, then with each GPU as soon as it is read. A thread reads each GPU, so that
-    a GPU that does not answer does not delay the others. Raises NvmlAbsent. Blocks, possibly for ever."""
+@contextmanager
+def opened() -> Iterator[Any]:
+    """NVML, initialised meanwhile. Raises NvmlAbsent."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -181,14 +180,24 @@ def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bo
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
-        return _read_all(nvml, nvml.nvmlDeviceGetCount(), emit, sensors)
-    except nvml.NVMLError as error:
-        raise NvmlAbsent(str(error)) from error
+        yield nvml
     finally:
         try:
             nvml.nvmlShutdown()
         except nvml.NVMLError:
             pass
+
+
+def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bool = False) -> tuple[NvmlGpu, ...]:
+    """Every GPU that NVML lists. A lost GPU is included, because the numbers of the others do not change.
+
+    Calls `emit` with the number of GPUs, then with each GPU as soon as it is read. A thread reads each GPU, so that
+    a GPU that does not answer does not delay the others. Raises NvmlAbsent. Blocks, possibly for ever."""
+    with opened() as nvml:
+        try:
+            return _read_all(nvml, nvml.nvmlDeviceGetCount(), emit, sensors)
+        except nvml.NVMLError as error:
+            raise NvmlAbsent(str(error)) from error
 
 
 def _init(nvml: Any) -> None:
@@ -352,9 +361,11 @@ def without(inventory: Sequence[Gpu], probe: Container) -> tuple[Gpu, ...]:
 def undiscovered(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
     """The smallest slot on every GPU whose values are known only after the module has attached to it.
 
-    Not on a lost GPU: it admits no container, and could make the probe of the others fail."""
+    Not on a lost GPU: it admits no container, and could make the probe of the others fail. Not in another compute mode
+    than DEFAULT, as with MPS: it takes no slice."""
     return tuple(
         SlotWant(gpu.index, gpu.nv_minor, MIB)
         for gpu in inventory
-        if not gpu.lost and (gpu.total_mib == 0 or gpu.room_mib is None or gpu.kernel is None or not gpu.kernel.born)
+        if not (gpu.lost or gpu.compute_mode or gpu.mps)
+        and (gpu.total_mib == 0 or gpu.room_mib is None or gpu.kernel is None or not gpu.kernel.born)
     )

@@ -111,6 +111,7 @@ class Gpu:
     kernel: KernelGpu | None = None
     name: str = ""  # the product, of NVML
     context_mib: int = 0  # what one context takes, as far as the module has seen
+    mps: str = ""  # not empty: it has an MPS server, or clients of one, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,16 @@ class Cgroup:
 
 
 @dataclass(frozen=True, slots=True)
+class MpsClient:
+    """What a container without a slice has of a GPU with an MPS server."""
+
+    uuid: str
+    mib: int  # the grant
+    uid: int  # user of its first process
+    name: str = ""  # of the container in its pod, if a grant named the pod
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The state of one container that survives a restart of the daemon."""
 
@@ -268,6 +279,7 @@ class Record:
     slice: tuple[str, int] | None = None  # id and cookie of the kernel's container, if several containers share it
     pod: str = ""  # namespace/name, if a grant named the pod
     pod_uid: str = ""
+    mps: MpsClient | None = None  # the kernel has no container of it
 
     @property
     def key(self) -> tuple[str, int]:

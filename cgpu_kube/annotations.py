@@ -84,6 +84,9 @@ PRIORITY = "cgpu.io/priority"
 # Ours, of a pod: the limits of its containers in MiB, below what their units are: 5500Mi, or main=5500Mi,side=300Mi.
 MEMORY = "cgpu.io/memory"
 
+# Ours, of a pod on a node in mode mps: percent of the multiprocessors that each of its programs uses at most.
+THREADS = "cgpu.io/threads"
+
 # Ours, of a pod that is not bound yet: the node for which an extender has chosen the GPU, and the extender's name. The
 # Binding may be on its way: an extender that takes over counts the pod there.
 ASSUMED = "cgpu.io/assumed"

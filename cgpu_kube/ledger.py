@@ -36,7 +36,7 @@ from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 Object = dict[str, Any]
 CORE_MEM = "core_mem"
-SHARE = "share"
+WHOLE_MODES = ("share", "mps")  # a container has the real nodes of one GPU
 UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
 FITS_MAX = 16  # kinds of pods of which a node's answer is kept
 SHARED_MAX = 10_000
@@ -298,7 +298,7 @@ class Ledger:
             return NoRoom(f"the node takes no {notes.NV_MEM}: label it {notes.NAMES_LABEL}={need.names}", never=True)
         if need.gpus > 1 and not node.is_ours:
             return NoRoom(f"the node's device plugin gives a pod one GPU, and {need.gpus} are asked for", never=True)
-        if need.gpus > 1 and node.mode == SHARE:
+        if need.gpus > 1 and node.mode in WHOLE_MODES:
             why = f"the node's mode is {node.mode}, where a container has one GPU, and {need.gpus} are asked for"
             return NoRoom(why, never=True)
         least = min(one.units for one in need.containers)

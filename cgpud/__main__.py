@@ -14,18 +14,21 @@ import click
 
 from cgpu_common import config as configuration
 from cgpu_common import exits, log, notify, toolkit
-from cgpu_common.errors import CgpuError
+from cgpu_common.errors import CgpuError, Refused
 from cgpu_common.link import KernelLink
 from cgpu_common.output import note
 from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 from cgpu_common.server import Server
 from cgpu_common.versions import package_version
+from cgpud import mps_unit
 from cgpud.dependencies import Dependencies
 from cgpud.exporter import Exporter
 from cgpud.loop import Daemon
 from cgpud.store import Store
 from cgpud.watch import Facts
+
+FINAL = 2  # of --mps: systemd does not start the unit again
 
 
 def make_link() -> KernelLink:
@@ -119,9 +122,15 @@ class _Program(click.Command):
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
 @click.version_option(package_version(), prog_name="cgpud", message="%(prog)s %(version)s")
 @click.option("--check", is_flag=True, help="Check the configuration, report its first error, and exit.")
-def main(socket: Path, state_dir: Path, config_path: Path | None, log_format: str, check: bool) -> None:
+@click.option("--mps", metavar="UUID", help="Serve NVIDIA's MPS on this GPU instead: the unit cgpu-mps@UUID.")
+def main(
+    socket: Path, state_dir: Path, config_path: Path | None, log_format: str, check: bool, mps: str | None
+) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""
     try:
+        if mps is not None:
+            log.configure(log_format, "info")
+            sys.exit(mps_unit.serve(mps))
         config = configuration.load(config_path)
         if check:
             return
@@ -137,7 +146,8 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, log_format: st
         asyncio.run(serve(config, config_path, socket, deps, log_format))
     except CgpuError as error:
         head = "<3>" if log.is_journal(2) else ""  # of an error, for journalctl -p err
-        sys.exit(f"{head}cgpud: {error}")
+        note(f"{head}cgpud: {error}")
+        sys.exit(FINAL if mps is not None and isinstance(error, Refused) else 1)
     except PermissionError as error:  # of the start: what runs later reports its own
         if os.geteuid() == 0 or error.filename is None:
             raise

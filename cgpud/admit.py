@@ -207,6 +207,8 @@ def why_unshared(gpu: Gpu) -> str:
             f"GPU {gpu.number} has Confidential Computing on, which cannot be sliced: a container's channels would "
             "need keys that only the driver may have"
         )
+    if gpu.mps:
+        return f"GPU {gpu.number} {gpu.mps}, so it cannot be sliced"
     if gpu.compute_mode:
         return (
             f"GPU {gpu.number} is in compute mode {gpu.compute_mode}, in which it cannot be shared "

@@ -13,6 +13,7 @@ from cgpu_common.link import KernelLink
 from cgpu_common.model import NvmlView
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
+from cgpud.mps_control import Control
 from cgpud.nvml import SENSORS, Nvml
 from cgpud.store import Store
 from cgpud.watch import Facts
@@ -40,6 +41,7 @@ class Dependencies:
     nvml: NvmlSource = field(default_factory=Nvml)
     sensors: NvmlSource = field(default_factory=lambda: Nvml(SENSORS))
     decider: Decider = field(default_factory=KubeClient)
+    mps: Control = field(default_factory=Control)
     draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/user/upgrade.md
     clock: Callable[[], float] = boottime
     random: Callable[[int], int] = secrets.randbits

@@ -66,6 +66,9 @@ class Exporter:
                 draining=self._daemon.deps.draining(),
                 drift=await self._daemon.drift_counts(),
                 sensors=(await self._daemon.queries.gpus())["gpus"],
+                mps=self._daemon.mps.rows(),
+                mps_blind=bool(self._daemon.mps.blind),
+                mps_ended=dict(self._daemon.mps.ended),
             )
             return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, figures), accept))
 

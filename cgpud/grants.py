@@ -7,7 +7,7 @@ the pod can set those. Grants are kept in files, one each, until they are revoke
 
 A grant may describe the slice exactly, by `slots`, since the variables have one DEV for all GPUs. Its variables are
 then only what the container reads. `claim` names a slice that all containers with this claim share; `whole` gives one
-GPU without isolation.
+GPU without isolation; with `mps` as a client of its MPS server.
 """
 
 from __future__ import annotations
@@ -90,12 +90,26 @@ class GrantSlot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
             )
 
 
+class GrantMps(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of the memory of a GPU with an MPS server, and the most of its multiprocessors."""
+
+    memory_mib: int
+    threads: int = 100  # percent
+
+    def check(self) -> None:
+        if not 0 < self.memory_mib <= MIB_MAX:
+            raise Refused(f"a grant of MPS has 1 to {MIB_MAX} MiB, not {self.memory_mib}")
+        if not 0 < self.threads <= 100:
+            raise Refused(f"a grant of MPS has 1 to 100 percent of the threads, not {self.threads}")
+
+
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     subject: Subject
     variables: dict[str, str]
     slots: tuple[GrantSlot, ...] = ()
     claim: str = ""
     whole: str = ""  # UUID
+    mps: GrantMps | None = None
 
     def check(self) -> None:
         """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
@@ -105,6 +119,10 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
                 raise Refused(f"a grant has the variables {', '.join(sorted(_GRANTED))}, not {env.shorten(name)}")
         if self.claim and not (self.slots and _CLAIM.match(self.claim)):
             raise Refused("the claim of a grant is 1 to 64 letters, digits, dots and dashes, and needs slots")
+        if self.mps is not None:
+            if not self.whole:
+                raise Refused("a grant of MPS names its GPU in `whole`")
+            self.mps.check()
         if self.whole:
             if self.slots or not _UUID.match(self.whole):
                 raise Refused("a grant of a whole GPU names it by its UUID and has no slots")

@@ -127,6 +127,14 @@ def edited(
     return stages
 
 
+def with_life(spec: Spec, cookie: int, path: str) -> Spec:
+    """The spec of a container without a slice whose first process and end are reported to the daemon."""
+    stages = of_others(spec)
+    for stage, which in (("createRuntime", "bind"), ("poststop", "release")):
+        stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--cookie={cookie}")]
+    return {**spec, "hooks": stages}
+
+
 def with_check(spec: Spec, path: str, closed: str) -> Spec:
     """The spec of a container without a slice, which does not start if a number of `closed` is open to it."""
     stages = of_others(spec)

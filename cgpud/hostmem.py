@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""The limit of a container's system memory that the driver allocates, from its memory cgroup."""
+"""Memory that a container's start depends on: the limit of system memory by the driver, from its memory cgroup, and
+what its last run still holds."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 from collections.abc import Collection, Iterator
 
 from cgpu_common import log
-from cgpu_common.errors import KernelRefused
+from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.kernel_abi import MIB, S
 from cgpu_common.model import Phase, Process, Record
+from cgpud import slices
 from cgpud.dependencies import Dependencies
 
 
@@ -23,6 +26,15 @@ def closed_on_error(fd: int) -> Iterator[None]:
     except BaseException:
         os.close(fd)
         raise
+
+
+async def until_gone(deps: Dependencies, container_id: str, deadline: float) -> None:
+    """Wait: `docker restart` may start a container before the kernel has closed the files of its last run. Raises
+    Refused after @deadline, of the daemon's clock."""
+    while slices.is_dying(container_id, await deps.link.list()):
+        if deps.clock() > deadline:
+            raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
+        await asyncio.sleep(0.05)
 
 
 async def limit(deps: Dependencies, records: Collection[Record], record: Record, process: Process) -> None:

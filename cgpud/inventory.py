@@ -33,6 +33,7 @@ class Inventory:
         make_cookie: Callable[[], int],
         context_mib: Callable[[int], int] = lambda index: 0,
     ) -> None:
+        self.why_unsliced: Callable[[str], str] = lambda uuid: ""  # by UUID: a GPU's MPS server, in words
         self._context_mib = context_mib
         self._link = link
         self._nvml_source = nvml
@@ -71,7 +72,8 @@ class Inventory:
             return ()
 
     def _merge(self, kernel: Sequence[KernelGpu]) -> tuple[Gpu, ...]:
-        return gpus.merge(kernel, self._nvml.gpus, self._nvml.silent)
+        found = gpus.merge(kernel, self._nvml.gpus, self._nvml.silent)
+        return tuple(replace(gpu, mps=self.why_unsliced(gpu.uuid)) for gpu in found)
 
     async def for_admission(self, config: Config) -> tuple[Gpu, ...]:
         """The inventory with all values. Where the module has not attached to a GPU, a probe container attaches it.

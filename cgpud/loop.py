@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cgpu_common import events, gpus, log, model, wire  # fmt: skip
+from cgpu_common import events, log, model, wire  # fmt: skip
 from cgpu_common.config import Config
 from cgpu_common.cookie import COOKIE_BITS, make_cookie
 from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
@@ -23,6 +24,8 @@ from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant, Grants
 from cgpud.inventory import Inventory
+from cgpud.mps_node import MpsNode
+from cgpud.orphans import Orphans
 from cgpud.queries import Queries
 from cgpud.reconcile import Orphan, Signal
 from cgpud.state import Action, Trigger
@@ -47,8 +50,10 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
         self.queries = Queries(deps, self._inventory)
+        self.mps = MpsNode(deps, self.records, self.queries.record_event)
+        self._inventory.why_unsliced = self.mps.why_unsliced
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
-        self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
+        self._orphans = Orphans(deps, self.boot_id)
         self._throttle = events.LogThrottle()
         self._seen = events.Seen()
         self.kernel_events: Counter[str] = Counter()  # count by name, for the metrics
@@ -70,7 +75,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Background work until cancelled."""
-        await asyncio.gather(self._reconcile_for_ever(), self._listen_for_ever())
+        await asyncio.gather(self._reconcile_for_ever(), self._listen_for_ever(), self.mps.run())
 
     async def stop(self) -> None:
         """Containers keep running: their limits are in the kernel, the rest in the state files."""
@@ -84,7 +89,7 @@ class Daemon:
     async def _reconcile_for_ever(self) -> None:
         while True:
             every_s = self.config.reconcile_s
-            await asyncio.sleep(min(every_s, reconcile.IDLE_S) if self._unwatched else every_s)
+            await asyncio.sleep(min(every_s, reconcile.IDLE_S) if self._orphans else every_s)
             await self.reconcile()
 
     async def _listen_for_ever(self) -> None:
@@ -164,7 +169,9 @@ class Daemon:
                 case "slices":
                     return await self.queries.slices(tuple(self.records.values()))
                 case "capacity":
-                    return await self.capacity(message.verb)
+                    return await self.queries.capacity(message.verb, self.config, self._admission, self.mps.offer)
+                case "mps":
+                    return {"ok": True, "blind": self.mps.blind, "containers": self.mps.rows()}
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except ContainerGone as error:
@@ -225,7 +232,7 @@ class Daemon:
         claim = grant.claim if grant else ""
         deadline = self.deps.clock() + DYING_WAIT_S
         while (started := await self._admit(message, claim, wanted, make)) is None:
-            await self._until_gone(claim or container_id, deadline)
+            await hostmem.until_gone(self.deps, claim or container_id, deadline)
         plan, container = started
         granted.log_start(container_id, plan, container)
         reply = {"ok": True, "action": "edited", "dir": container.dir, "closed": closed}
@@ -233,13 +240,26 @@ class Daemon:
 
     def check_exec(self, message: wire.Message) -> None:
         """Refuse a process in a running container whose capability would undo the container's slice."""
-        if any(record.id == message.id for record in self.records.values()):
-            oci.check_exec(message.capability, self.config.allow_privileged)
+        for record in self.records.values():
+            if record.id == message.id:
+                oci.check_exec(message.capability, self.config.allow_privileged, mps=record.mps is not None)
 
     async def _give_whole(self, request: Request, grant: Grant, spec: Spec) -> dict[str, Any]:
+        """The real nodes of one GPU: to a client of its MPS server, which is watched, or without any limit."""
+        message = request.message
         async with self._admission:
-            await whole.give(self.config, self._inventory, self.deps.facts, grant, spec, request.message.bundle)
-        self._log.info("given a GPU without isolation", id=request.message.id, gpu=grant.whole)
+            if grant.mps is None:
+                await whole.give(self.config, self._inventory, self.deps.facts, grant, spec, message.bundle)
+            else:
+                bundle.check(message.bundle)
+                await self._end_earlier_life(message.id)
+                gpu = await whole.chosen(self.config, self._inventory, grant)
+                record = self._record(request, grant, mps=self.mps.client(grant, spec))
+                runtime = oci.options(message.runtime, self.config.runtime_path, False, "").hook_path
+                edited = await self.mps.give(self.config, gpu, grant, spec, record, runtime)
+                async with self._kept(record, request):
+                    bundle.write(message.bundle, edited)
+        self._log.info("given a GPU without isolation", id=message.id, gpu=grant.whole, mps=grant.mps is not None)
         return {"ok": True, "action": "edited"}
 
     async def _admit(
@@ -283,13 +303,6 @@ class Daemon:
             plan = admit.admit(wanted, inventory, there, self.config.container, names)
             return plan, await make(plan, None)
 
-    async def _until_gone(self, container_id: str, deadline: float) -> None:
-        """Wait: `docker restart` may start a container before the kernel has closed the files of its last run."""
-        while slices.is_dying(container_id, await self.deps.link.list()):
-            if self.deps.clock() > deadline:
-                raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
-            await asyncio.sleep(0.05)
-
     async def _make(
         self,
         request: Request,
@@ -299,34 +312,43 @@ class Daemon:
         joined: Container | None,
     ) -> Container:
         """Write record, kernel container unless joined, and config.json, in this order; a failure undoes them."""
-        container_id, directory = request.message.id, request.message.bundle
         shared = (joined.id, joined.cookie) if joined else (grant.claim, self._cookie()) if grant else ("", 0)
-        record = Record(
-            id=container_id,
+        record = self._record(request, grant, slice=shared if shared[0] else None)
+        async with self._kept(record, request):
+            container = joined or await self.deps.link.create(*record.kernel_key, plan.slots)
+            admit.check_grant(plan, container)
+            edited = edit(replace(container, cookie=record.cookie))
+            bundle.write(request.message.bundle, granted.applied(grant, edited))
+        return container
+
+    def _record(self, request: Request, grant: Grant | None, **more: Any) -> Record:
+        return Record(
+            id=request.message.id,
             cookie=self._cookie(),
-            slice=shared if shared[0] else None,
             boot_id=self.boot_id,
-            bundle=directory,
+            bundle=request.message.bundle,
             phase=Phase.PREPARED,
             deadline=self.deps.clock() + self.config.lease_s,
             # This process becomes runc by exec and ends after the start.
             process=self.deps.facts.process(request.peer_pid),
             pod=grant.subject.pod_name if grant else "",
             pod_uid=grant.subject.uid if grant else "",
+            **more,
         )
+
+    @asynccontextmanager
+    async def _kept(self, record: Record, request: Request) -> AsyncIterator[None]:
+        """Save the record before the block and watch it after it; a failure ends it."""
         self.records[record.key] = record
         try:
             self.deps.store.save(record)
-            container = joined or await self.deps.link.create(*record.kernel_key, plan.slots)
-            admit.check_grant(plan, container)
-            bundle.write(directory, granted.applied(grant, edit(replace(container, cookie=record.cookie))))
+            yield
         except BaseException as error:
             await asyncio.shield(self.handle_trigger(record.key, Trigger.ABORTED))
             if isinstance(error, OSError):
                 raise Refused(f"cgpud cannot write its state: {error}") from error
             raise
         self._watcher.add(record, self.deps.facts.pidfd(request.peer_pid))
-        return container
 
     def _cookie(self) -> int:
         return make_cookie(self.deps.random(COOKIE_BITS))
@@ -349,26 +371,13 @@ class Daemon:
                     step = state.bind(before, process, facts.cgroup_at(path) if path and not shared else None)
                     if step is not None:
                         await hostmem.limit(self.deps, self.records.values(), step[0], process)
+                        await self.mps.bound(step[0])
                 if step is None or self.records.get(key) is not before:
                     why = "it has ended, or its lease has expired"
                     raise Refused(f"container {message.id[:12]} is not waiting to be started: {why}")
             await self._carry_out(*step, pidfd)
         self._log.info("bound", id=message.id, pid=pid, cgroup=step[0].cgroup and step[0].cgroup.path)
         return {"ok": True}
-
-    async def capacity(self, verb: str) -> dict[str, Any]:
-        """What admission lets into each GPU; a probe finds values before the module has attached. NVML is asked first
-        (`nvml`), or for the next start (`renew`)."""
-        if verb == "renew":
-            self._inventory.renew(self.config)
-        try:
-            inventory = await self._inventory.snapshot()
-            if verb == "nvml" or not inventory or gpus.undiscovered(inventory):
-                async with self._admission:
-                    inventory = await self._inventory.for_admission(self.config)
-        except KernelMissing as error:
-            return {"ok": True, "module": False, "why": str(error), "gpus": []}
-        return {"ok": True, "module": True, "draining": self.deps.draining(), "gpus": report.capacity(inventory)}
 
     async def drift_counts(self) -> dict[int, int]:
         return report.drift_counts(self.config, await self._inventory.snapshot())
@@ -391,7 +400,7 @@ class Daemon:
         """Apply a trigger to the state machine of a container. Ignore it if the container has been released."""
         before = self.records.get(key)
         if before is None:
-            if trigger is Trigger.POSTSTOP and key in self._unwatched:
+            if trigger is Trigger.POSTSTOP and key in self._orphans:
                 await self._destroy(*key)
             return
         record, actions = state.step(before, trigger)
@@ -412,7 +421,7 @@ class Daemon:
                 case Action.CHECK_CGROUP:
                     self._watcher.check_cgroup(record.key)
                 case Action.DESTROY:
-                    shared = slices.has_other_member(record, self.records.values())
+                    shared = record.mps is not None or slices.has_other_member(record, self.records.values())
                     trigger = Trigger.DESTROYED if shared else await self._destroy(*record.kernel_key)
                     await self.handle_trigger(record.key, trigger)
                 case Action.FORGET:
@@ -464,8 +473,7 @@ class Daemon:
                 alive=self.deps.facts.is_alive,
             )
             self._seen.learn(kernel)
-            there = {(one.id, one.cookie) for one in kernel}
-            self._unwatched = {key: since for key, since in self._unwatched.items() if key in there}
+            self._orphans.keep({(one.id, one.cookie) for one in kernel})
             for finding in findings:
                 match finding:
                     case Signal(record, trigger):
@@ -476,21 +484,10 @@ class Daemon:
             await self._inventory.apply_pending(self.config)
 
     async def _adopt_or_destroy(self, container: Container) -> None:
-        key = (container.id, container.cookie)
-        group = await asyncio.to_thread(self.deps.facts.find_cgroup, container.id)
-        if group is not None:
-            record = Record(container.id, container.cookie, self.boot_id, "", Phase.BOUND, 0.0, None, group)
-            self._unwatched.pop(key, None)
-            self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
+        if (record := await self._orphans.adopted(container)) is not None:
             await self._carry_out(record, (Action.SAVE, Action.WATCH), None)
-            return
-        now, is_new = self.deps.clock(), key not in self._unwatched
-        self._unwatched[key] = since = reconcile.idle_since(container, self._unwatched.get(key), now)
-        if since is not None and now - since >= reconcile.IDLE_S:
-            self._log.warning("orphan destroyed", id=container.id)
-            await self._destroy(*key)
-        elif is_new:
-            self._log.warning("orphan kept unwatched until it is idle", id=container.id)
+        elif self._orphans.is_over(container):
+            await self._destroy(container.id, container.cookie)
 
     async def reload(self, config: Config) -> None:
         """Use a new, valid configuration."""

@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from cgpu_common import waits
+from cgpu_common.model import MIB
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import VIDEO_ENGINES, Gpu, Slot, Snapshot
 
@@ -31,6 +32,7 @@ GPU_LABELS = ("gpu", "uuid")
 SLOT_LABELS = ("container", *GPU_LABELS)
 #: As kube-state-metrics names them, so that series join without label_replace: here `container` is its name in the pod.
 POD_LABELS = ("namespace", "pod", "container", *GPU_LABELS)
+MPS_LABELS = ("namespace", "pod", "container", "id", "uuid")  # the first three are empty outside of Kubernetes
 CONTROLS = ("freeze", "timeslice")
 
 
@@ -43,6 +45,9 @@ class DaemonFigures:
     draining: bool = False
     drift: Mapping[int, int] = field(default_factory=dict)  # GPU index -> settings that differ from cgpu.toml
     sensors: Sequence[Mapping[str, Any]] = ()  # NVML's values, the rows of the answer to `gpus`
+    mps: Sequence[Mapping[str, Any]] = ()  # the rows of the answer to `mps`
+    mps_blind: bool = False
+    mps_ended: Mapping[str, int] = field(default_factory=dict)  # clients, by result
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +408,34 @@ def _of_daemon(daemon: DaemonFigures) -> Iterator[Metric]:
     yield GaugeMetricFamily("cgpu_draining", "1: new slices are refused (cgpu drain).", value=int(daemon.draining))
 
 
+#: Of containers that are clients of MPS: metric, its help, the key of a row, what a value is multiplied by.
+MPS = (
+    ("cgpu_mps_container_memory_grant_bytes", "Given to the container: cooperative, watched.", "grant_mib", MIB),
+    ("cgpu_mps_container_memory_used_bytes", "Of its processes, by NVML.", "used_mib", MIB),
+    ("cgpu_mps_container_over_grant_total", "Times that it used more than it was given.", "overs", 1),
+    ("cgpu_mps_container_ended_total", "Processes that were ended on the GPU for it.", "ended", 1),
+)
+
+
+def _of_mps(daemon: DaemonFigures) -> Iterator[Metric]:
+    """Without a sample where NVML gives no answer."""
+    for name, about, key, scale in MPS:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(name, about, labels=MPS_LABELS)
+        for row in daemon.mps:
+            namespace, _, pod = _utf8(row["pod"]).partition("/")
+            labels = (namespace, pod, _utf8(row["container"]), _utf8(row["id"]), row["uuid"])
+            if row[key] is not None:
+                family.add_metric(labels, row[key] * scale)
+        yield family
+    watched = "1: what clients of MPS use is known."
+    yield GaugeMetricFamily("cgpu_mps_watched", watched, value=int(not daemon.mps_blind))
+    ended = CounterMetricFamily("cgpu_mps_ended_total", "Processes over a grant, by result.", labels=("result",))
+    for result, count in sorted(daemon.mps_ended.items()):
+        ended.add_metric((result,), count)
+    yield ended
+
+
 def _drift(daemon: DaemonFigures, snapshot: Snapshot) -> Metric:
     drift = GaugeMetricFamily(
         "cgpu_gpu_settings_drift", "Settings whose value differs from cgpu.toml.", labels=GPU_LABELS
@@ -424,6 +457,7 @@ def families(scrape: Scrape) -> Iterator[Metric]:
         events.add_metric((kind,), count)
     yield events
     yield from _of_daemon(scrape.daemon)
+    yield from _of_mps(scrape.daemon)
     if scrape.snapshot is not None:
         yield _drift(scrape.daemon, scrape.snapshot)
         yield from _of_containers(scrape, scrape.snapshot)

@@ -160,7 +160,7 @@ def capability(text: str) -> str:
     return found[4].upper()
 
 
-def _capabilities(spec: Spec) -> set[str]:
+def capabilities(spec: Spec) -> set[str]:
     sets = json_object(json_object(spec.get("process"), "process").get("capabilities"), "process.capabilities")
     lists = [names for names in sets.values() if isinstance(names, list)]
     return {capability(name) for names in lists for name in names if isinstance(name, str)}
@@ -207,7 +207,7 @@ def check_isolation(
             "the container may use every device (--privileged), so a slice would be no limit; "
             "start it without, or set allow_privileged = true in cgpu.toml"
         )
-    undoing = [name for name in UNDOING_CAPABILITIES if name in _capabilities(spec)]
+    undoing = [name for name in UNDOING_CAPABILITIES if name in capabilities(spec)]
     if undoing:
         raise Refused(
             f"the container has {undoing[0]}, with which it could undo its device limits; "
@@ -215,24 +215,26 @@ def check_isolation(
         )
     # The module accepts commands from the initial pid and network namespaces only; this container is in both.
     own = own_namespaces(spec, is_own)
-    if "CAP_SYS_PTRACE" in _capabilities(spec) and "pid" not in own:
+    if "CAP_SYS_PTRACE" in capabilities(spec) and "pid" not in own:
         raise Refused(
             "the container has CAP_SYS_PTRACE and the host's processes, which it could control with it; "
             "start it without one of them, or set allow_privileged = true in cgpu.toml"
         )
-    if "CAP_NET_ADMIN" in _capabilities(spec) and not {"pid", "network"} & own:
+    if "CAP_NET_ADMIN" in capabilities(spec) and not {"pid", "network"} & own:
         raise Refused(
             "the container has CAP_NET_ADMIN, the host's network and the host's processes, with which it could change "
             "every slice; start it without one of them, or set allow_privileged = true in cgpu.toml"
         )
 
 
-def check_exec(capability: str, allow_privileged: bool) -> None:
+def check_exec(capability: str, allow_privileged: bool, *, mps: bool = False) -> None:
     """Raise Refused for a process that an administrator starts in a container with a slice, with a capability by which
-    that process, or another one of the container that takes control of it, could evade the slice."""
+    that process, or another one of the container that takes control of it, could evade the slice. @mps: a client of
+    MPS, which could take the GPU out of its mode."""
+    has = "is a client of MPS, whose mode of the GPU" if mps else "has a slice, which"
     if not allow_privileged:
         raise Refused(
-            f"the container has a slice, which a process with {shorten(capability)} could undo; start the process "
+            f"the container {has} a process with {shorten(capability)} could undo; start the process "
             f"without it (exec without --privileged), or set allow_privileged = true in cgpu.toml"
         )
 

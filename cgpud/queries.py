@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
-from cgpu_common import settings
+from cgpu_common import gpus, settings
 from cgpu_common.config import Config
 from cgpu_common.errors import KernelMissing
 from cgpu_common.events import LogEntry
-from cgpu_common.model import Record
+from cgpu_common.model import Gpu, Record
 from cgpu_common.proc import Paths
 from cgpu_common.versions import package_version
 from cgpud import bundle, labels, report, state
@@ -69,6 +70,23 @@ class Queries:
         named = await self._names.of(records)
         mine = labels.of_spec(bundle.read(refused)).get("namespace", "")
         return {record.kernel_key[0]: name for record in records if (name := labels.holder(named[record.id], mine))}
+
+    async def capacity(
+        self, verb: str, config: Config, admission: asyncio.Lock, mps: Callable[[Gpu], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What admission lets into each GPU; a probe, for which @admission is taken, finds values before the module has
+        attached. NVML is asked first (`nvml`), or for the next start (`renew`)."""
+        if verb == "renew":
+            self._inventory.renew(config)
+        try:
+            inventory = await self._inventory.snapshot()
+            if verb == "nvml" or not inventory or gpus.undiscovered(inventory):
+                async with admission:
+                    inventory = await self._inventory.for_admission(config)
+        except KernelMissing as error:
+            return {"ok": True, "module": False, "why": str(error), "gpus": []}
+        found = report.capacity(inventory, mps)
+        return {"ok": True, "module": True, "draining": self._deps.draining(), "gpus": found}
 
     async def status(self, config: Config, records: Collection[Record], grants: int) -> dict[str, Any]:
         try:

@@ -62,7 +62,7 @@ def reconcile(
     for record in records:
         known.add(record.kernel_key)
         container = there.get(record.kernel_key)
-        if container is None or container.dying:
+        if record.mps is None and (container is None or container.dying):
             # While CREATE is in progress the kernel does not list the container yet.
             waits = record.phase is Phase.PREPARED and now <= record.deadline and record.boot_id == boot_id
             if not waits or not alive(record):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cgpu_common import settings
@@ -13,9 +13,9 @@ from cgpu_common.model import MIB, Container, Gpu, Record
 from cgpud.admit import most_mib, why_unshared
 
 
-def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
+def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> list[dict[str, Any]]:
     """`slice_mib`: the sum of limits that admission lets into the GPU now; it follows what runs outside of containers.
-    `why`: the reason for which the GPU takes no slice, or ""."""
+    `why`: the reason for which the GPU takes no slice, or "". `mps`: what it offers to clients of its MPS server."""
     return [
         {
             "number": gpu.number,
@@ -32,6 +32,7 @@ def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
             "free_weight": gpu.free_weight,
             "policy": gpu.kernel.policy if gpu.kernel else None,
             "why": why_unshared(gpu),
+            "mps": mps(gpu),
         }
         for gpu in inventory
     ]

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -140,6 +141,22 @@ class Facts:
             return os.pidfd_open(pid) if pid > 0 else None
         except OSError:
             return None
+
+    def kill(self, pid: int, group: Cgroup) -> bool:
+        """SIGKILL the process. False: it has ended, or is not in the cgroup or below it. Raises PermissionError."""
+        pidfd = self.pidfd(pid)  # before the look at its cgroup: the number cannot be another process's from here on
+        if pidfd is None:
+            return False
+        try:
+            path = self.cgroup_path(pid)
+            if path is None or not (path == group.path or path.startswith(group.path + "/")):
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(pidfd)
+        return True
 
     def process(self, pid: int) -> Process | None:
         start = cgroup.starttime(self._read(self.proc / f"{pid}/stat") or "")

@@ -58,13 +58,19 @@ def add_check(directory: str, spec: Spec, hook_path: str, closed: str) -> None:
 
 
 async def give(config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: Spec, directory: str) -> None:
-    """Write the real nodes of the grant's GPU, and no other, into config.json. Raises Refused.
+    """Write the real nodes of the grant's GPU, and no other, into config.json. Raises Refused."""
+    gpu = await chosen(config, inventory, grant)
+    if why := why_unshared(gpu):
+        raise Refused(why)
+    bundle.write(directory, oci.with_environment(with_nodes(facts, gpu, spec), grant.variables))
+
+
+async def chosen(config: Config, inventory: Inventory, grant: Grant) -> Gpu:
+    """The GPU of a grant without a slice. Raises Refused.
 
     A GPU with slices is not given as a whole: its memory is promised."""
     source = f"the grant for {grant.subject}"
     (gpu,) = choose(Devices(source, items=(grant.whole,)), await inventory.for_admission(config))
-    if why := why_unshared(gpu):
-        raise Refused(why)
     if config.of(gpu).unsliced == "refuse":
         raise Refused(
             f'GPU {gpu.number} is shared in slices only (unsliced = "refuse" in cgpu.toml), and {source} gives it '
@@ -75,10 +81,14 @@ async def give(config: Config, inventory: Inventory, facts: Facts, grant: Grant,
             f"GPU {gpu.number} has {gpu.instances} slices, and {source} gives it without isolation; "
             f"the containers with slices have to end first"
         )
+    return gpu
+
+
+def with_nodes(facts: Facts, gpu: Gpu, spec: Spec) -> Spec:
+    """The spec with the real nodes of this GPU in place of any GPU's. Raises Refused."""
     majors = oci.majors_of(facts.devices())
     try:
         nodes = facts.real_nodes(gpu.nv_minor)
     except OSError as error:
         raise Refused(f"/dev/nvidia{gpu.nv_minor} cannot be read: {error.strerror or error}") from error
-    edited = oci.edit_whole(spec, majors, nodes)
-    bundle.write(directory, oci.with_environment(edited, grant.variables))
+    return oci.edit_whole(spec, majors, nodes)

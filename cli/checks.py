@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from cgpu_common import mps as names
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
@@ -210,6 +211,9 @@ def sharing(facts: Facts) -> Finding:
         if card.confidential:
             text = f"GPU {card.index} has Confidential Computing on, which cannot be sliced"
             return Finding(name, PROBLEM, text, "set the card's CC mode to off with NVIDIA's gpu-admin-tools")
+        if card.uuid in facts.mps_units and card.compute_mode == names.EXCLUSIVE:
+            text = f"GPU {card.index} has an MPS server for pods: {names.words(by_cgroup=False)}; it takes no slices"
+            return Finding(name, WARNING, text, f"systemctl stop {names.unit(card.uuid)}")
         if card.compute_mode:
             text = f"GPU {card.index} is in compute mode {card.compute_mode}"
             return Finding(name, PROBLEM, text, f"nvidia-smi -i {card.index} -c DEFAULT")

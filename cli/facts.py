@@ -40,6 +40,7 @@ class Card:
     confidential: bool = False
     compute_mode: str = ""
     lost: str = ""
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Facts:
     cards: tuple[Card, ...] | None = None
     cards_error: str = ""
     mps: tuple[str, ...] = ()  # pipe directories of MPS daemons
+    mps_units: tuple[str, ...] = ()  # UUIDs of the GPUs whose unit cgpu-mps@UUID serves MPS
     unfollowed: tuple[str, ...] = ()  # containers of the daemon's cookie without a record
     without_libcuda: tuple[str, ...] | None = None
     next_kernel: str = ""  # that boots next; "": not known

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cgpu_common import mps as names
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import (
@@ -163,7 +164,7 @@ def cards() -> tuple[tuple[Card, ...] | None, str]:
         except gpus.NvmlAbsent as err:
             out.append((None, str(err)))
         else:
-            read = (Card(one.index, one.mig, one.confidential, one.compute_mode, one.lost) for one in found)
+            read = (Card(one.index, one.mig, one.confidential, one.compute_mode, one.lost, one.uuid) for one in found)
             out.append((tuple(read), ""))
 
     thread = threading.Thread(target=query, daemon=True)
@@ -415,6 +416,7 @@ def read(paths: Paths) -> Facts:
         cards=nvml[0],
         cards_error=nvml[1],
         mps=(str(mps),) if mps.exists() else (),
+        mps_units=tuple(sorted(path.parent.name for path in root.glob(f"{names.ROOT[1:]}/*/{names.READY}"))),
         unfollowed=_unfollowed(status, snapshot.containers if snapshot else ()),
         without_libcuda=_without_libcuda(root, status),
         next_kernel=next_kernel,

@@ -22,6 +22,7 @@ from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
 from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority, check_uuid_choice
 from cgpu_kube.node.dra import Claims, Driver
+from cgpu_kube.node.evictor import Evictor
 from cgpu_kube.node.figures import Figures
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
@@ -39,6 +40,7 @@ FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
 LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
 PUBLISH_S = 3.0  # for that report
+MPS_S = 2.0  # looks at pods that are over their grant, in the mode mps
 HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
@@ -74,7 +76,7 @@ class Agent(Counting):
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
         self._read_mode()
-        self.gpus: tuple[HostGpu, ...] = ()
+        self._found: tuple[HostGpu, ...] = ()  # of cgpud's last answer
         self._gpus_known = asyncio.Event()  # without cgpud's first answer, that there are none is not known
         self._health_due = 0.0
         self._renew_due = 0.0
@@ -93,6 +95,7 @@ class Agent(Counting):
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
         self.marks = Marks(self.cluster, self._log)
+        self._evictor = Evictor(self.cluster, self._cgpud, self._log)
         self._leaves = False
         self._published = False
         self._publishes = asyncio.Lock()  # the node's annotation: one writer at a time
@@ -117,6 +120,7 @@ class Agent(Counting):
                 group.create_task(self._apply_for_ever())
                 group.create_task(self._refresh_for_ever())
                 group.create_task(self._clean_for_ever())
+                group.create_task(self._evictor.run(self._has_mps, min(self.settings.refresh_s, MPS_S), self._say))
         finally:
             for plugin in (self.memory, self.core, self.others):
                 if self._leaves or not plugin.is_kept:
@@ -173,6 +177,10 @@ class Agent(Counting):
             return "the kubelet does not have its devices yet"
         return ""
 
+    @property
+    def gpus(self) -> tuple[HostGpu, ...]:
+        return host.in_mode(self._found, self.offer.mode)
+
     def _plugin_changed(self) -> None:
         self.registrar.wake()
         self._changed.set()
@@ -228,7 +236,7 @@ class Agent(Counting):
         loop = asyncio.get_running_loop()
         health = {"verb": "nvml"} if loop.time() >= self._health_due else {}
         try:
-            found = host.settled(self.gpus, host.read(await self._cgpud.ask("capacity", **health)))
+            found = host.settled(self._found, host.read(await self._cgpud.ask("capacity", **health)))
         except (KubeError, KeyError, TypeError, ValueError) as error:
             self._say("cgpud's GPUs are not known", str(error))
             return
@@ -236,8 +244,8 @@ class Agent(Counting):
         self._gpus_known.set()
         if health:
             self._health_due = loop.time() + self.settings.health_s
-        if found != self.gpus:
-            self.gpus = found
+        if found != self._found:
+            self._found = found
             self._changed.set()
 
     def _pod_comes(self) -> None:
@@ -432,6 +440,9 @@ class Agent(Counting):
     async def _counted(self, subject: Subject, resource: str = keys.GPU_MEM) -> dict[str, int] | None:
         socket = self.settings.kubelet / "pod-resources/kubelet.sock"
         return await counted(socket, resource, subject.namespace, subject.pod, subject.container)
+
+    def _has_mps(self) -> bool:
+        return self.offer.mode == host.MPS and self.cluster.pods.synced.is_set()
 
     # ---- claims ----
 

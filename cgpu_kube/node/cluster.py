@@ -125,6 +125,29 @@ class Cluster:
         body = {"metadata": {"uid": meta["uid"], "annotations": dict(values)}}
         self.pods.put(await self._api.patch(path, body, MERGE))
 
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """This pod, and no later one of the name."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        await self._api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+
+    async def create_event(self, namespace: str, name: str, uid: str, reason: str, text: str) -> None:
+        """A warning about a pod, as `kubectl describe pod` shows it."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+            "reason": reason,
+            "message": text[:1024],
+            "type": "Warning",
+            "source": {"component": "cgpu-kube", "host": self.node},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._api.create(f"/api/v1/namespaces/{namespace}/events", event)
+
     async def publish_node(self, offer: NodeGpus, count: int, cards: Mapping[str, str]) -> None:
         """The annotation and the labels, and aliyun.com/gpu-count in the status, where they differ. The kubelet sets
         the count to 0 when it starts."""

@@ -26,10 +26,14 @@ class Counting:
     settings: Any  # the agent's
     cluster: Cluster
     claims: Claims
-    gpus: tuple[HostGpu, ...]
     offer: Offer
     _mode_file: ModeFile
     _log: Any
+
+    @property
+    def gpus(self) -> tuple[HostGpu, ...]:
+        """As the node offers them in its mode."""
+        raise NotImplementedError
 
     def _say(self, subject: str, text: str) -> None:
         raise NotImplementedError

@@ -22,6 +22,7 @@ from cgpu_kube.annotations import (
     MODE_LABEL,
     NV_GPU,
     PRIORITY,
+    THREADS,
     counted_in,
     exact_mib,
     no_uuid,
@@ -29,7 +30,7 @@ from cgpu_kube.annotations import (
 from cgpu_kube.annotations import parse as parse_annotations
 from cgpu_kube.errors import BadAnnotation, Refused
 from cgpu_kube.node import podview
-from cgpu_kube.node.host import CORE, CORE_MEM, MEMORY_MODES, SHARE, HostGpu, Offer
+from cgpu_kube.node.host import CORE, CORE_MEM, MEMORY_MODES, MPS, SHARE, WHOLE_MODES, HostGpu, Offer
 
 MEMORY_MIN_MIB = 256  # of a slice
 
@@ -103,15 +104,16 @@ def by_memory(
         raise Refused(
             f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
         )
-    if need.names and offer.mode == SHARE:
-        raise Refused(f"{subject} asks by {NV_GPU}, and this node is in mode {SHARE}; select another node")
+    if need.names and offer.mode in WHOLE_MODES:
+        raise Refused(f"{subject} asks by {NV_GPU}, and this node is in mode {offer.mode}; select another node")
     chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
     _check_choice(subject, need, chosen)
     exact = None if need.names else _exact(subject, pod, offer)
     if highprio:
         _check_priority_counts(subject, offer, chosen)
-    if offer.mode == SHARE:
-        return _whole(subject, pod, need, mine, offer, chosen)
+    threads = _threads(subject, pod, offer)
+    if offer.mode in WHOLE_MODES:
+        return _whole(subject, need, mine, offer, chosen, exact, threads)
     if mine.core:
         _check_weights_count(subject, chosen)
     given = parse_annotations(podview.of_scheduler(pod)) if need.is_relative else None
@@ -150,17 +152,44 @@ def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: C
     need = PodNeed((Need(subject.container, units),))
     mine = need.containers[0]
     chosen = _by_kubelet(subject, need, gpus, counted)
-    if offer.mode == SHARE:
-        return _whole(subject, {}, need, mine, offer, chosen)
+    if offer.mode in WHOLE_MODES:
+        return _whole(subject, need, mine, offer, chosen)
     slots = [{"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": 1} for gpu in chosen]
     return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
 
 
-def _whole(subject: Subject, pod: Object, need: PodNeed, mine: Need, offer: Offer, chosen: Sequence[HostGpu]) -> Grant:
+def _whole(
+    subject: Subject,
+    need: PodNeed,
+    mine: Need,
+    offer: Offer,
+    chosen: Sequence[HostGpu],
+    exact: int | None = None,
+    threads: int = 100,
+) -> Grant:
+    """@exact, @threads: in the mode mps, of the pod's annotations."""
     if len(chosen) != 1:
-        raise Refused(f"{subject} is on {len(chosen)} GPUs, and a container in mode share has one")
+        raise Refused(f"{subject} is on {len(chosen)} GPUs, and a container in mode {offer.mode} has one")
     variables = {"CGPU_DISABLE": "true", **_variables(need, mine, offer, chosen)}
-    return {"subject": subject.as_dict(), "variables": variables, "whole": chosen[0].uuid}
+    grant = {"subject": subject.as_dict(), "variables": variables, "whole": chosen[0].uuid}
+    if offer.mode == MPS:
+        grant["mps"] = {"memory_mib": _mib(subject, mine, offer, chosen[0], exact), "threads": threads}
+    return grant
+
+
+def _threads(subject: Subject, pod: Object, offer: Offer) -> int:
+    """Percent of the multiprocessors that a client of MPS uses at most."""
+    text = ((pod.get("metadata") or {}).get("annotations") or {}).get(THREADS)
+    if text is None:
+        return 100
+    if offer.mode != MPS:
+        raise Refused(
+            f"{subject} has the annotation {THREADS}, which is for nodes in mode {MPS}, and this node is in mode "
+            f"{offer.mode}; remove it, or select another node"
+        )
+    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= 100):
+        raise Refused(f"{subject} has {THREADS}={text[:32]}, which is no whole number of percent from 1 to 100")
+    return int(text)
 
 
 def _choose(
@@ -243,10 +272,10 @@ def _check_weights_count(subject: Subject, chosen: Sequence[HostGpu]) -> None:
 
 
 def _check_priority_counts(subject: Subject, offer: Offer, chosen: Sequence[HostGpu]) -> None:
-    if offer.mode == SHARE:
+    if offer.mode in WHOLE_MODES:
         raise Refused(
-            f"{subject} asks for high priority, and this node is in mode {SHARE}, where the driver alone divides the "
-            f"time; leave {PRIORITY} out, or select another node"
+            f"{subject} asks for high priority, and this node is in mode {offer.mode}, where the driver alone divides "
+            f"the time; leave {PRIORITY} out, or select another node"
         )
     for gpu in chosen:
         if gpu.policy is not None and (why := effect.of_highprio(gpu.policy)):

@@ -32,13 +32,23 @@ SHRINK_MIB, GROW_MIB = 64, 256  # see settled()
 #: manager's lock: with 56,069 devices and 11,000 allocated it offers nothing for minutes after a restart.
 DEVICES_MAX = 512
 
-CGPU, CORE_MEM, SHARE, DRA, NONE = "cgpu", "core_mem", "share", "dra", ""
+CGPU, CORE_MEM, SHARE, MPS, DRA, NONE = "cgpu", "core_mem", "share", "mps", "dra", ""
 #: Modes whose resources are ours. `default`, `topology`, `mig` and `disabled` are other plugins'.
-MODES = (CGPU, CORE_MEM, SHARE, DRA)
+MODES = (CGPU, CORE_MEM, SHARE, MPS, DRA)
 FOREIGN = ("default", "topology", "mig", "disabled")
-#: A mode of the vendor's that is refused: docs/decisions/0025.
-MPS = "mps"
-MEMORY_MODES = (CGPU, CORE_MEM, SHARE)
+MEMORY_MODES = (CGPU, CORE_MEM, SHARE, MPS)
+#: The real nodes of one GPU, without a slice of it.
+WHOLE_MODES = (SHARE, MPS)
+
+
+@dataclass(frozen=True, slots=True)
+class MpsOffer:
+    """What the MPS server of a GPU takes, as `mps` of cgpud's answer has it."""
+
+    mib: int = 0  # of clients together: the GPU without driver and server
+    clients: int = 0
+    limit: str = ""  # what a limit is worth, in words
+    why: str = "cgpud is of a version without MPS"  # the reason for which it takes no client
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class HostGpu:
     policy: int | None = None
     instances: int = 0
     why: str = ""  # the reason for which it takes no slice
+    mps: MpsOffer = MpsOffer()
 
 
 def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
@@ -69,21 +80,40 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             policy=gpu["policy"],
             instances=int(gpu["instances"]),
             why=str(gpu["why"]),
+            mps=_mps(gpu.get("mps")),
         )
         for gpu in reply.get("gpus") or ()
         if gpu["known"] or gpu["why"]
     )
 
 
+def _mps(found: Mapping[str, Any] | None) -> MpsOffer:
+    if found is None:
+        return MpsOffer()
+    return MpsOffer(int(found["mib"]), int(found["clients"]), str(found["limit"]), str(found["why"]))
+
+
+def in_mode(gpus: Iterable[HostGpu], mode: str) -> tuple[HostGpu, ...]:
+    """The GPUs as a node in this mode offers them."""
+    if mode != MPS:
+        return tuple(gpus)
+    return tuple(replace(gpu, slice_mib=gpu.mps.mib, max_inst=gpu.mps.clients, why=gpu.mps.why) for gpu in gpus)
+
+
 def settled(before: Sequence[HostGpu], found: Sequence[HostGpu]) -> tuple[HostGpu, ...]:
     """The GPUs to offer from now on. What runs outside of containers changes `slice_mib` all the time: a smaller one
     counts at once, in steps, a larger one when it is larger by much, or everything is free."""
-    known = {gpu.uuid: gpu.slice_mib for gpu in before}
-    return tuple(replace(gpu, slice_mib=_settled(known.get(gpu.uuid), gpu)) for gpu in found)
+    known = {gpu.uuid: gpu for gpu in before}
+    out = []
+    for gpu in found:
+        old = known.get(gpu.uuid)
+        slice_mib = _settled(old.slice_mib if old else None, gpu.slice_mib, gpu)
+        mps_mib = _settled(old.mps.mib if old else None, gpu.mps.mib, gpu)
+        out.append(replace(gpu, slice_mib=slice_mib, mps=replace(gpu.mps, mib=mps_mib)))
+    return tuple(out)
 
 
-def _settled(before_mib: int | None, gpu: HostGpu) -> int:
-    now_mib = gpu.slice_mib
+def _settled(before_mib: int | None, now_mib: int, gpu: HostGpu) -> int:
     if before_mib is None or now_mib >= min(before_mib + GROW_MIB, gpu.total_mib):
         return now_mib
     return now_mib - now_mib % SHRINK_MIB if now_mib < before_mib else before_mib
@@ -288,12 +318,6 @@ def mode_of(labels: Mapping[str, str] | None) -> str | None:
         return text
     if text in FOREIGN:
         return NONE
-    if text == MPS:
-        raise KubeError(
-            f"label {MODE_LABEL}={MPS} is refused: a client of MPS duplicates objects of its server, and a container "
-            f"has access to its own objects only; label the node {CGPU} or {CORE_MEM} and start "
-            f"nvidia-cuda-mps-control in the container that needs it; the node keeps the mode it has"
-        )
     raise KubeError(
         f"label {MODE_LABEL}={text[:64]} is no mode: it must be one of {', '.join((*MODES, *FOREIGN))}; "
         f"the node keeps the mode it has"

@@ -18,7 +18,7 @@ CLOCK_SKEW_NS = 60 * 10**9  # between the API server's clock and the scheduler's
 
 _META = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
-_ASKED = (keys.MEMORY, keys.PRIORITY, *keys.CHOICES)  # by the pod's author
+_ASKED = (keys.MEMORY, keys.PRIORITY, keys.THREADS, *keys.CHOICES)  # by the pod's author
 _ANNOTATIONS = (
     keys.INDEX, keys.DEV, keys.POD, keys.ASSIGNED, keys.ASSUME_TIME, keys.ALLOCATION, keys.CORE_ALLOCATION,
     keys.NEW_ASSIGNED, keys.NEW_ASSUME_TIME, MIRROR, SOURCE,

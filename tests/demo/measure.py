@@ -116,6 +116,9 @@ class Progress:
         with self._news:
             return " / ".join(self._other) or "it printed nothing"
 
+    def exited(self) -> bool:
+        return self._process.poll() is not None
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()

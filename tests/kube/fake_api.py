@@ -254,7 +254,10 @@ class FakeApi:
         if where["name"] is None and request.method == "GET":
             return self._list(request, collection, where["ns"])
         if request.method == "POST":
-            name = (key[0], body["metadata"]["name"])
+            meta = body["metadata"]
+            if "generateName" in meta and not meta.get("name"):
+                meta["name"] = f"{meta['generateName']}{self.version:05}"
+            name = (key[0], meta["name"])
             if name in self.objects[collection]:
                 raise Refusal(409, "AlreadyExists", f'{where["plural"]} "{name[1]}" already exists')
             body["metadata"].pop("resourceVersion", None)

@@ -26,6 +26,8 @@ from fake_api import recorded
 from fakes import eventually
 from node_world import SLICES, World
 from node_world import container as node_container
+from test_mps_mode import MpsWorld
+from test_node import bound
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import api as kube_api
@@ -141,7 +143,8 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
 
 
 def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> None:
-    """The same for the agent: as device plugin, with a pod that is deleted by force, and as DRA driver."""
+    """The same for the agent: as device plugin, with a pod that is deleted by force, as DRA driver, and with a client
+    of MPS that uses too much."""
 
     async def life(mode: str, directory: Path) -> set[tuple[str, str]]:
         directory.mkdir()
@@ -166,7 +169,19 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
                 await eventually(lambda: ("PATCH", "/api/v1/namespaces/team/pods/p") in world.api.requests, "assigned")
             return {used(*request) for request in world.api.requests}
 
+    async def over(directory: Path) -> set[tuple[str, str]]:
+        directory.mkdir()
+        world = MpsWorld(directory, mode="mps")
+        async with world.running():
+            await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM), "the offer")
+            pid = await world.run_pod(world.pod("g", node_container(mem=2), annotations=bound(0, 2)))
+            world.spare()
+            world.control.use(world.uuids[0], pid, 3000)
+            await eventually(lambda: len(world.events()) == 2, "over, and deleted")
+            return {used(*request) for request in world.api.requests}
+
     done = asyncio.run(life("cgpu", tmp_path / "a")) | asyncio.run(life("dra", tmp_path / "b"))
+    done |= asyncio.run(over(tmp_path / "c"))
     done |= {(resource, "watch") for resource, verb in done if verb == "list"}
     assert done == rights(objects, ("ClusterRole", "cgpu-node"))
 
@@ -517,6 +532,8 @@ def test_an_agent_writes_its_own_node(policies: dict[str, Policy]) -> None:
     assert policy.sentences(here, here, userInfo=user, **of_pods) == []
     assert policy.sentences(there, there, userInfo=user, **of_pods)
     assert policy.sentences(simple("c", 6), simple("c", 6), userInfo=user, **of_pods)
+    assert policy.sentences(None, here, userInfo=user, **of_pods) == []
+    assert policy.sentences(None, there, userInfo=user, **of_pods), "it deletes pods of its own node only"
     slices = {"resource": {"group": "resource.k8s.io", "resource": "resourceslices"}}
     mine = recorded("resourceslice")
     foreign = copy.deepcopy(mine)

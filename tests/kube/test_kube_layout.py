@@ -27,7 +27,7 @@ LAYERS = {
         cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.keeper cgpu_kube.node.kubelet cgpu_kube.node.daemon
         cgpu_kube.node.modefile cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
-        cgpu_kube.node.marks cgpu_kube.installer.host
+        cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.installer.host
     """,
     "assembly": """
         cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.counting cgpu_kube.node.agent

@@ -269,9 +269,8 @@ async def test_the_mode_changes_on_a_drained_node_only(world: World) -> None:
         await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
         world.label("cgpu")
         await ready(world)
-        world.label("mps")
-        await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
-        assert "start nvidia-cuda-mps-control in the container that needs it" in world.agent._said["mode"]
+        world.label("mps2")
+        await eventually(lambda: "=mps2 is no mode" in world.agent._said.get("mode", ""), "the sentence")
         shown = ("True", world.agent._said["mode"])
         await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
         assert offered(world) == 94, "the mode before"
@@ -285,16 +284,12 @@ async def test_the_mode_changes_on_a_drained_node_only(world: World) -> None:
         await world.api.up()
 
 
-async def test_a_node_without_a_mode_gets_none_by_the_label_mps(tmp_path: Path) -> None:
-    """Also where an earlier version has kept it."""
-
+async def test_gpus_without_a_server_offer_nothing_in_the_mode_mps(tmp_path: Path) -> None:
     world = World(tmp_path, mode="mps")
-    kept = tmp_path / "state/mode.json"
-    kept.parent.mkdir(parents=True)
-    kept.write_text('{"mode": "mps"}')
     async with world.running():
-        await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
-        assert (world.agent.offer.mode, world.agent.memory.devices, world.agent.core.devices) == ("", (), ())
+        await eventually(lambda: world.agent.offer.mode == "mps" and world.agent.memory.devices, "the mode")
+        await eventually(lambda: not any(good for _, good in world.agent.memory.devices), "unhealthy")
+        assert all("has no MPS server: systemctl enable --now cgpu-mps@" in gpu.why for gpu in world.agent.gpus)
 
 
 # ---- the kubelet ----
@@ -597,13 +592,14 @@ async def test_a_restarted_agent_decides_when_it_knows_the_gpus(world: World, la
         container_id = world.bundle(one, "main", await world.allocate(one, "main"))
         published = world.api.get(NODES, "", NODE)
         await world.stop_agent()
-        capacity, began = world.node.daemon.capacity, asyncio.get_running_loop().time()
+        queries = world.node.daemon.queries
+        capacity, began = queries.capacity, asyncio.get_running_loop().time()
 
-        async def slow(verb: str) -> dict[str, Any]:
+        async def slow(*words: Any) -> dict[str, Any]:
             await asyncio.sleep(max(0.0, began + late_s - asyncio.get_running_loop().time()))
-            return await capacity(verb)
+            return await capacity(*words)
 
-        world.node.daemon.capacity = slow  # type: ignore[method-assign]
+        queries.capacity = slow  # type: ignore[method-assign]
         await world.start_agent()
         reply = await world.prepare(container_id)
         if late_s < 60:

@@ -99,6 +99,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("sharing modes", {"cards": (Card(0, lost="GPU is lost"),)}, PROBLEM, "does not answer NVML"),
     ("sharing modes", {"cards": None, "cards_error": "no library"}, WARNING, "no library"),
     ("sharing modes", {"mps": ("/tmp/nvidia-mps",)}, PROBLEM, "MPS"),
+    (
+        "sharing modes",
+        {"cards": (Card(0, uuid="GPU-0", compute_mode="exclusive process"),), "mps_units": ("GPU-0",)},
+        WARNING,
+        "cooperative limit, watched; one fatal fault ends all clients of the GPU; it takes no slices",
+    ),
     ("container toolkit", {"toolkit": None}, WARNING, "no libcuda.so.1"),
     ("container toolkit", {"toolkit_mode": "legacy"}, PROBLEM, "mode legacy"),
     ("container toolkit", {"toolkit_version": (1, 19, 0)}, WARNING, "1.19.0: an image can leave its container"),

@@ -26,6 +26,7 @@ from cgpud.dependencies import Dependencies, NvmlSource
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
 from cgpud.loop import Daemon
+from cgpud.mps_control import Control
 from cgpud.store import Store
 from cgpud.watch import Facts
 
@@ -92,6 +93,7 @@ class Node:
         (self.directory / "cgroup").mkdir(exist_ok=True)
         (self.directory / "cgroup/cgroup.controllers").touch()
         self.facts = FakeFacts(self.directory / "cgroup")
+        self.mps: Control = Control(self.directory / "mps")
         self.socket = self.directory / "d.sock"
         self.daemon: Daemon
         self._callers = ThreadPoolExecutor(32)  # not the pool of the daemon
@@ -107,6 +109,7 @@ class Node:
             nvml=FakeNvml(self.nvml) if callable(self.nvml) else self.nvml,
             sensors=FakeNvml(self.sensors),
             decider=self.decider,
+            mps=self.mps,
             draining=(self.directory / "drain").exists,
             clock=lambda: self.now,
         )

@@ -82,7 +82,11 @@ CARD = {
     "dram_active_pct": 30.0, "temperature_c": 45, "power_mw": 31_250, "power_limit_mw": 70_000,
     "processes": [{"pid": 19772, "sm_pct": 21, "memory_pct": 7}],
 }  # fmt: skip
-FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
+CLIENT = {"id": "c" * 64, "pod": "team/p", "container": "main", "uuid": UUID, "grant_mib": 2048, "used_mib": 3000}
+CLIENT |= {"overs": 2, "ended": 1}
+FIGURES = metrics.DaemonFigures(
+    {"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,), (CLIENT,), True, {"ended": 1}
+)
 NOTHING = metrics.DaemonFigures()
 
 
@@ -513,6 +517,23 @@ def test_what_the_card_measures(tree: Tree) -> None:
     for rows in ((), ({**CARD, "uuid": "GPU-other"},), ({**CARD, "temperature_c": None, "power_mw": None},)):
         text = scrape(tree, figures=metrics.DaemonFigures(sensors=rows)).decode()
         assert "cgpu_gpu_temperature_celsius{" not in text and "cgpu_gpu_power_watts{" not in text
+
+
+def test_clients_of_mps(tree: Tree) -> None:
+    client = {"namespace": "team", "pod": "p", "container": "main", "id": "c" * 64, "uuid": UUID}
+    found = samples(scrape(tree, figures=FIGURES))
+    expected = {
+        "memory_grant_bytes": 2048 << 20,
+        "memory_used_bytes": 3000 << 20,
+        "over_grant_total": 2,
+        "ended_total": 1,
+    }
+    for name, wanted in expected.items():
+        assert value(found, f"cgpu_mps_container_{name}", **client) == wanted, name
+    assert value(found, "cgpu_mps_ended_total", result="ended") == 1
+    assert value(found, "cgpu_mps_watched") == 0
+    unknown = metrics.DaemonFigures(mps=({**CLIENT, "used_mib": None},))
+    assert "cgpu_mps_container_memory_used_bytes{" not in scrape(tree, figures=unknown).decode()
 
 
 def test_names_are_by_convention(tree: Tree, bundle: str) -> None:

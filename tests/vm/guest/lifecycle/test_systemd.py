@@ -27,7 +27,7 @@ from unit_box import UNIT, Tenant, assert_intact, cursor, is_active, main_pid, s
 
 pytestmark = pytest.mark.systemd
 
-CAPABILITIES = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_NET_ADMIN": 12}
+CAPABILITIES = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_NET_ADMIN": 12}
 ENGINES = ("docker.service", "containerd.service", "crio.service", "kubelet.service", "podman-restart.service")
 NO_DAEMON = "cgpud does not answer on /run/cgpu/cgpud.sock"
 METRICS = ("127.0.0.1", 9400)
