@@ -11,12 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from cgpu_common import links
 from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, ProcessUse, Sensors, SlotWant
 
 #: Between the two samples of GPM, which must be 0.1 s apart at least (nvml.h).
@@ -26,6 +27,7 @@ PROCESSES_S = 2.0
 
 #: The GPU Operator's driver container has the driver's libraries there, which the host's linker does not know.
 DRIVER_ROOT = Path("/run/nvidia/driver")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64")
 
 
@@ -92,6 +94,22 @@ class _NvmlReader:
         }
         return names.get(self.required(nvml.nvmlDeviceGetComputeMode), "")
 
+    def peers(self) -> tuple[str, ...]:
+        """The other ends of its NVLinks. Of this GPU's own registers: one that does not answer delays no other."""
+        nvml, found = self._nvml, []
+        for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0)):
+            state = self.optional(lambda handle, link=link: nvml.nvmlDeviceGetNvLinkState(handle, link))
+            if state is None:  # it has no more of them
+                break
+            if not state:
+                continue
+            kind = self.optional(lambda handle, link=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
+            if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                found.append(links.SWITCH)
+            elif other := self.optional(lambda handle, link=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)):
+                found.append(_normal_pci(_text(other.busId)))
+        return tuple(found)
+
     def sensors(self) -> Sensors:
         nvml = self._nvml
         rates = self.optional(nvml.nvmlDeviceGetUtilizationRates)
@@ -143,6 +161,13 @@ class _NvmlReader:
         return _percent(asked.metrics[0]), _percent(asked.metrics[1])
 
 
+def _bridges(address: str) -> tuple[str, ...]:
+    """Of PCIe above a device, the root first: as the kernel nests its devices."""
+    place = os.path.realpath(PCI_DEVICES / address) if address else ""
+    parts = place.split("/")
+    return tuple(parts[3:-1]) if parts[1:3] == ["sys", "devices"] else ()
+
+
 def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
     reader = _NvmlReader(nvml, index)
     pci = reader.optional(nvml.nvmlDeviceGetPciInfo)
@@ -152,10 +177,11 @@ def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
     memory = reader.required(nvml.nvmlDeviceGetMemoryInfo)
     mig = reader.required(nvml.nvmlDeviceGetMigMode)
     compute_mode = reader.compute_mode()
+    address = _normal_pci(_text(pci.busId)) if pci is not None else ""
     return NvmlGpu(
         index=index,
         uuid=_text(uuid) if uuid is not None else "",
-        pci=_normal_pci(_text(pci.busId)) if pci is not None else "",
+        pci=address,
         nv_minor=int(minor) if minor is not None else -1,
         total_mib=int(memory.total) // MIB if memory is not None else 0,
         name=_text(name) if name is not None else "",
@@ -164,6 +190,8 @@ def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
         used_mib=-(-int(memory.used) // MIB) if memory is not None else None,
         compute_mode=compute_mode,
         lost=reader.lost or ("" if reader.handle is not None else "no handle"),
+        peers=reader.peers(),
+        bridges=_bridges(address),
         sensors=reader.sensors() if sensors else None,
     )
 
@@ -298,7 +326,23 @@ def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu], silent: str = ""
     last = nameless[-1] if nameless else None
     rest = [_gpu(gpu.index, gpu, last) for gpu in left[len(nameless) :] if gpu.index not in taken]
     out.extend(replace(gpu, lost=gpu.lost or silent) for gpu in rest)
-    return tuple(sorted(out, key=lambda gpu: gpu.number))
+    return _linked(sorted(out, key=lambda gpu: gpu.number), nvml)
+
+
+def _linked(found: Sequence[Gpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ...]:
+    """The GPUs with the ranks of their links to each other, as far as NVML has both ends."""
+    seen = {one.uuid.lower(): one for one in nvml if one.uuid}
+    ends = {gpu.nv_minor: seen[gpu.uuid.lower()] for gpu in found if gpu.uuid.lower() in seen}
+    if not 2 < len(ends) <= links.GPUS_MAX:  # nothing to choose
+        return tuple(found)
+    return tuple(replace(gpu, links=_links_of(gpu.nv_minor, ends)) for gpu in found)
+
+
+def _links_of(minor: int, ends: Mapping[int, NvmlGpu]) -> tuple[tuple[int, int], ...]:
+    if minor not in ends:
+        return ()
+    ranks = ((other, links.rank(ends[minor], end)) for other, end in sorted(ends.items()) if other != minor)
+    return tuple((other, rank) for other, rank in ranks if rank)
 
 
 def own_mib(total_mib: int) -> int:

@@ -74,6 +74,8 @@ class NvmlGpu:
     used_mib: int | None = None  # by all processes and the driver
     compute_mode: str = ""  # "" = any number of processes may use it
     lost: str = ""  # the error, if NVML does not return all of this
+    peers: tuple[str, ...] = ()  # of each active NVLink the other end's PCI address, or links.SWITCH
+    bridges: tuple[str, ...] = ()  # of PCIe above it, the root first
     sensors: Sensors | None = None  # only of a query for them
     read_at: float | None = field(default=None, compare=False)  # CLOCK_MONOTONIC seconds; None: just now
 
@@ -112,6 +114,7 @@ class Gpu:
     name: str = ""  # the product, of NVML
     context_mib: int = 0  # what one context takes, as far as the module has seen
     mps: str = ""  # not empty: it has an MPS server, or clients of one, in words
+    links: tuple[tuple[int, int], ...] = ()  # minor of another GPU, and the rank of the link to it: links.rank()
 
 
 @dataclass(frozen=True, slots=True)

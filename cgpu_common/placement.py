@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cgpu_common import links
+
 BINPACK = "binpack"  # the fullest GPU that has room; the vendor's default
 SPREAD = "spread"  # the emptiest
 POLICIES = (BINPACK, SPREAD)
@@ -59,6 +61,7 @@ class Gpu:
     mib: int = 0  #: its memory; 0: not known
     model: str = ""
     uuid: str = ""
+    links: tuple[tuple[int, int], ...] = ()  #: another GPU's index, and the rank of the link to it: links.rank()
 
     @property
     def size(self) -> Load:
@@ -211,6 +214,11 @@ def _order(policy: str, free: Mapping[int, Load]) -> list[int]:
     return sorted(free, key=lambda index: (sign * free[index].units, sign * free[index].core, index))
 
 
+def ranks(gpus: Iterable[Gpu]) -> dict[int, dict[int, int]]:
+    """Of the links between GPUs, where any are known."""
+    return {gpu.index: dict(gpu.links) for gpu in gpus if gpu.links}
+
+
 def place(
     need: PodNeed,
     gpus: Sequence[Gpu],
@@ -224,6 +232,8 @@ def place(
     """GPUs for the whole pod. @split: containers may be on different GPUs if no single one has room for all.
     @unit and @core_unit are for the sentences only.
 
+    A pod on several GPUs gets those with the best links; @policy decides between equal sets.
+
     The search for a split takes the largest container first and does not go back, so it may refuse what another order
     could place. It takes containers x GPUs x phases steps.
     """
@@ -233,7 +243,7 @@ def place(
     free = {gpu.index: gpu.size - used.get(gpu.index, NOTHING) for gpu in gpus if not gpu.why}
     fitting = {index: room for index, room in free.items() if need.load_on(sizes[index]).fits(room)}
     if len(fitting) >= need.gpus:
-        chosen = tuple(sorted(_order(policy, fitting)[: need.gpus]))
+        chosen = tuple(sorted(links.best(_order(policy, fitting), need.gpus, ranks(gpus))))
         loads = {index: need.load_on(sizes[index]) for index in chosen}
         return Placement({one.name: chosen for one in need.containers}, loads)
     if split and need.gpus == 1 and len(need.containers) > 1:
@@ -321,10 +331,16 @@ def refusal(
     return NoRoom(f"{asked}: " + ", ".join(whys.values()), whys, never)
 
 
-def score(gpus: Sequence[Gpu], used: Mapping[int, Load], policy: str, most: int = 10) -> int:
-    """0 to @most for a node that has room: how full it is, or under spread how empty."""
+def score(
+    gpus: Sequence[Gpu], used: Mapping[int, Load], policy: str, most: int = 10, chosen: Sequence[int] = ()
+) -> int:
+    """0 to @most for a node that has room: how full it is, or under spread how empty. @chosen: the GPUs that a pod on
+    several of them would get; then one half is the part of their pairs that have an NVLink."""
     size = sum(gpu.units for gpu in gpus)
     if not size:
         return 0
     share = min(size, sum(used.get(gpu.index, NOTHING).units for gpu in gpus)) / size
-    return round(most * (1 - share if policy == SPREAD else share))
+    points = 1 - share if policy == SPREAD else share
+    if len(chosen) > 1:
+        points = (points + links.quality(chosen, ranks(gpus))) / 2
+    return round(most * points)

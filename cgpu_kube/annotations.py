@@ -350,6 +350,7 @@ class NodeGpu:
     slots: int = 20  # containers
     why: str = ""  # not empty: it takes no new container, for this reason
     model: str = ""
+    links: tuple[tuple[int, int], ...] = ()  # M of another GPU, and the rank of the link to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +384,7 @@ def write_node(node: NodeGpus) -> dict[str, str]:
             "slots": gpu.slots,
             **({"why": gpu.why} if gpu.why else {}),
             **({"model": gpu.model} if gpu.model else {}),
+            **({"links": {str(other): rank for other, rank in gpu.links}} if gpu.links else {}),
         }
         for gpu in node.gpus
     ]
@@ -440,4 +442,5 @@ def _node_gpu(value: Mapping[str, Any]) -> NodeGpu:
         slots=numbers["slots"],
         why=str(value.get("why", "")),
         model=str(value.get("model", "")),
+        links=tuple((int(other), min(int(rank), UNITS_MAX)) for other, rank in (value.get("links") or {}).items()),
     )

@@ -149,6 +149,7 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
                 mib=one.memory_mib,
                 model=one.model,
                 uuid=one.uuid,
+                links=one.links,
             )
             for one in ours.gpus
         )

@@ -15,7 +15,8 @@ from cgpud.admit import most_mib, why_unshared
 
 def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> list[dict[str, Any]]:
     """`slice_mib`: the sum of limits that admission lets into the GPU now; it follows what runs outside of containers.
-    `why`: the reason for which the GPU takes no slice, or "". `mps`: what it offers to clients of its MPS server."""
+    `why`: the reason for which the GPU takes no slice, or "". `mps`: what it offers to clients of its MPS server.
+    `links`: by the minor of another GPU, 100 for each NVLink to it, less: shared bridges of PCIe."""
     return [
         {
             "number": gpu.number,
@@ -33,6 +34,7 @@ def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> 
             "policy": gpu.kernel.policy if gpu.kernel else None,
             "why": why_unshared(gpu),
             "mps": mps(gpu),
+            "links": {str(other): rank for other, rank in gpu.links},
         }
         for gpu in inventory
     ]

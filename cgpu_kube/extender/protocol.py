@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_common.placement import NOTHING, NoRoom, score
+from cgpu_common.placement import NOTHING, NoRoom, Placement, score
 from cgpu_kube import pods
 from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.ledger import Held, Ledger, Node
@@ -106,11 +106,18 @@ def _answer(args: FilterArgs, failed: dict[str, str], never: dict[str, str]) -> 
 
 
 def prioritize(args: FilterArgs, ledger: Ledger) -> list[Object]:
-    """0 to 10 for each node, by the node's own policy: the fullest first, under spread the emptiest."""
+    """0 to 10 for each node, by the node's own policy: the fullest first, under spread the emptiest. For a pod on
+    several GPUs the links between them count as much."""
     found = []
+    try:
+        need = pods.needs(args.pod)
+    except Refused:
+        need = None
     for name in args.names:
         node = ledger.nodes.get(name)
-        points = score(node.gpus, ledger.used(name), node.policy, SCORE_MAX) if node else 0
+        fit = ledger.fit(need, name, pods.uid_of(args.pod)) if need is not None and need.gpus > 1 else None
+        chosen = fit.indices if isinstance(fit, Placement) else ()
+        points = score(node.gpus, ledger.used(name), node.policy, SCORE_MAX, chosen) if node else 0
         found.append({"Host": name, "Score": points})
     return found
 

@@ -65,6 +65,7 @@ class HostGpu:
     instances: int = 0
     why: str = ""  # the reason for which it takes no slice
     mps: MpsOffer = MpsOffer()
+    links: tuple[tuple[int, int], ...] = ()  # to others, as cgpud ranks them
 
 
 def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
@@ -81,6 +82,7 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             instances=int(gpu["instances"]),
             why=str(gpu["why"]),
             mps=_mps(gpu.get("mps")),
+            links=tuple((int(other), int(rank)) for other, rank in (gpu.get("links") or {}).items()),
         )
         for gpu in reply.get("gpus") or ()
         if gpu["known"] or gpu["why"]
@@ -180,7 +182,15 @@ class Offer:
 
     def placed(self, gpu: HostGpu) -> Gpu:
         """The GPU as the extender sees it."""
-        return Gpu(gpu.index, self.units(gpu), dev=self.dev(gpu), mib=gpu.total_mib, model=gpu.name, uuid=gpu.uuid)
+        return Gpu(
+            gpu.index,
+            self.units(gpu),
+            dev=self.dev(gpu),
+            mib=gpu.total_mib,
+            model=gpu.name,
+            uuid=gpu.uuid,
+            links=gpu.links,
+        )
 
     def units_of(self, gpu: HostGpu, mib: int) -> int:
         """The other way: the units of a container with that limit."""
@@ -188,7 +198,17 @@ class Offer:
 
     def annotation(self, gpus: Sequence[HostGpu], deleted: Mapping[str, Remains], away: str = "") -> NodeGpus:
         found = tuple(
-            NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why, gpu.name)
+            NodeGpu(
+                gpu.index,
+                gpu.uuid,
+                gpu.total_mib,
+                self.units(gpu),
+                self.dev(gpu),
+                gpu.max_inst,
+                gpu.why,
+                gpu.name,
+                gpu.links,
+            )
             for gpu in gpus
         )
         return NodeGpus(self.mode, self.unit, found, deleted, away, self.names)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +21,12 @@ class NotSupportedError(NVMLError):
 class Card:
     """The answers by call; None: not supported. From the call `lost` on, every call fails with "GPU is lost"."""
 
-    def __init__(self, number: int, lost: str = "", gpm: Any = None, **answers: Any) -> None:
-        """@gpm: percentages by the number of a metric, or the error of reading them; None: no such counters."""
-        self.lost, self.gpm = lost, gpm
+    def __init__(
+        self, number: int, lost: str = "", gpm: Any = None, nvlinks: Sequence[str | None] = (), **answers: Any
+    ) -> None:
+        """@gpm: percentages by the number of a metric, or the error of reading them; None: no such counters. @nvlinks:
+        the address at the other end of each, "switch", or None where it is down."""
+        self.lost, self.gpm, self.nvlinks = lost, gpm, nvlinks
         self.answers: dict[str, Any] = {
             "PciInfo": SimpleNamespace(busId=f"00000000:0{number + 1}:00.0"),
             "Name": "card",
@@ -54,6 +58,20 @@ class Library:
         self.confidential: int | None = None  # ccFeature; None: not known to the driver
         for what in Card(0).answers:
             setattr(self, f"nvmlDeviceGet{what}", self._getter(what))
+
+    NVML_NVLINK_MAX_LINKS, NVML_NVLINK_DEVICE_TYPE_SWITCH = 18, 2
+
+    def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:
+        if link >= len(card.nvlinks):
+            raise NotSupportedError
+        return int(card.nvlinks[link] is not None)
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:
+        return 2 if card.nvlinks[link] == "switch" else 0
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:
+        assert card.nvlinks[link] != "switch", "it has no address that is a GPU's"
+        return SimpleNamespace(busId=f"0000{card.nvlinks[link]}".encode())
 
     NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL = 1, 2, 10
 

@@ -166,6 +166,8 @@ def test_query_through_a_stub(tmp_path: Path) -> None:
             "used_mib": 301,
             "compute_mode": "exclusive process",
             "lost": "",
+            "peers": [],
+            "bridges": [],
             "sensors": None,
             "read_at": None,
         }
