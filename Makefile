@@ -123,7 +123,8 @@ test-kube: setup ## cgpu-kube against a kubelet and an API server of the tests
 test-cluster: setup kube ## pods on a real Kubernetes, with the kernel's part in memory; needs root, no virtual machine
 	@tests/cluster/namespace $(PYTEST) tests/cluster
 
-test-install: setup-test deb rpm ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
+# The tests of rpm packages bear the marker `more`.
+test-install: setup-test deb $(if $(findstring not more,$(PYTEST_ARGS)),,rpm) ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
 	@$(PYTEST) tests/install
 
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
