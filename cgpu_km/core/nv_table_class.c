@@ -102,7 +102,7 @@ static const struct cgpu_class rows[] = {
 	  "a new one or the device's; not the card's"), .copied_in = true },
 	{ 0x90f1, 580, 56, CGPU_KIND_PLAIN, .copied_in = true },
 	{ 0xa06c, 535, 20, CGPU_KIND_TSG, DOC("KEPLER_CHANNEL_GROUP_A", "class/cla06c.h",
-	  "charged context_bytes on a graphics/compute engine; its id is counted"),
+	  "charged a context on a graphics/compute or video engine; its id is counted"),
 	  .copied_in = true },
 	{ 0xa083, 535, 0, CGPU_KIND_REFUSED, DOC("NVA083_GRID_DISPLAYLESS", "class/cla083.h",
 	  "graphics") },

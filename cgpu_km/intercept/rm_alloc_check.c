@@ -97,17 +97,20 @@ static u32 take_id(struct ckm_alloc *a, enum cgpu_quota_kind kind)
 	return ret ? NV_ERR_NO_FREE_FIFOS : NV_OK;
 }
 
-/* A TSG on a graphics/compute engine takes the buffers of its context at creation, and any TSG
- * an id.
- */
+/* The buffers of the context of a graphics, compute or video engine. */
+static u32 charge_context(struct ckm_alloc *a)
+{
+	enum cgpu_engine engine = a->obj->core.engine;
+
+	return ckm_alloc_charge(a, CKM_MEM_CONTEXT, engine == CGPU_ENGINE_OTHER ? 0 :
+				ckm_gpu_context_bytes(a->slot->gpu, engine));
+}
+
+/* A TSG takes the buffers of its engine's context at creation, and an id. */
 static u32 charge_group(struct ckm_alloc *a)
 {
-	bool gr = a->obj->core.engine == CGPU_ENGINE_GR;
-	u32 status = NV_ERR_PARENT;
+	u32 status = a->slot ? charge_context(a) : NV_ERR_PARENT;
 
-	if (a->slot)
-		status = ckm_alloc_charge(a, CKM_MEM_CONTEXT,
-					  gr ? ckm_gpu_context_bytes(a->slot->gpu, CGPU_ENGINE_GR) : 0);
 	a->obj->group = ckm_group_alloc();
 	if (!a->obj->group)
 		return NV_ERR_RESOURCES;
@@ -116,16 +119,17 @@ static u32 charge_group(struct ckm_alloc *a)
 
 /* A channel takes an id. nvidia-uvm can keep the id longer than the channel exists, so
  * the channel's record keeps its TSG's record. For a channel without a TSG the driver
- * makes one, which takes an id too.
+ * makes one, which takes its engine's context and an id too.
  */
 static u32 charge_channel(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	u32 status = ckm_alloc_charge(a, CKM_MEM_DATA, 0);
+	bool own_group = a->parent->kind != CGPU_KIND_TSG;
+	u32 status = own_group ? charge_context(a) : ckm_alloc_charge(a, CKM_MEM_DATA, 0);
 
 	if (status == NV_OK)
 		status = take_id(a, CGPU_QUOTA_CHANNELS);
-	if (status == NV_OK && a->parent->kind != CGPU_KIND_TSG)
+	if (status == NV_OK && own_group)
 		return take_id(a, CGPU_QUOTA_GROUPS);
 	mutex_lock(&ct->rm_lock);
 	if (status == NV_OK && a->parent->mem)

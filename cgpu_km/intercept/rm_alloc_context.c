@@ -15,8 +15,8 @@
 #include "state/rm_object.h"
 
 /* A session: an object of a video engine. Its channel must be of that engine, as only those are
- * frozen with the container, and the freeze must be one that stops it. The driver takes the
- * buffers of the engine's context with it (kflcnAllocContext() of kernel_falcon.c).
+ * frozen with the container, and the freeze must be one that stops it. The buffers of the engine's
+ * context are charged with the channel's TSG.
  */
 u32 ckm_alloc_check_video(struct ckm_alloc *a)
 {
@@ -40,7 +40,7 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a)
 		ckm_call_denied(a->rc->call, "session on a GPU where freezes do not stop video engines, class", cls);
 		return NV_ERR_CLASS;
 	}
-	status = ckm_alloc_charge(a, CKM_MEM_CONTEXT, ckm_gpu_context_bytes(a->slot->gpu, engine));
+	status = ckm_alloc_charge(a, CKM_MEM_CONTEXT, 0);
 	if (status != NV_OK)
 		return status;
 	mutex_lock(&ct->rm_lock);
@@ -49,25 +49,19 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a)
 	return ret ? NV_ERR_RESOURCES : NV_OK;
 }
 
-/* The engine whose context the driver makes with this object; CGPU_ENGINE_OTHER: none. */
+/* The engine whose context the driver makes with this object; CGPU_ENGINE_OTHER: none. For a
+ * channel without a TSG the driver makes one.
+ */
 enum cgpu_engine ckm_alloc_context_of(const struct ckm_alloc *a)
 {
-	const struct cgpu_core_ops *core;
-	enum cgpu_engine engine;
+	bool group = a->obj->core.kind == CGPU_KIND_TSG ||
+		     (a->obj->core.kind == CGPU_KIND_CHANNEL && a->parent->kind != CGPU_KIND_TSG);
 
-	if (a->is_dup)
-		return CGPU_ENGINE_OTHER;
-	if (a->obj->core.kind == CGPU_KIND_TSG)
-		return a->obj->core.engine == CGPU_ENGINE_GR ? CGPU_ENGINE_GR : CGPU_ENGINE_OTHER;
-	core = ckm_core_enter();
-	engine = core->nv.engine_of_kind(a->obj->core.kind);
-	ckm_core_leave();
-	return engine;
+	return group && !a->is_dup ? a->obj->core.engine : CGPU_ENGINE_OTHER;
 }
 
 /* From Ampere on, the driver takes a context's buffers when its TSG is made
- * (ctxBufPoolReserve() of kernel_channel_group_api.c), a video engine's with the engine's
- * object, and no call reports their size.
+ * (ctxBufPoolReserve() of kernel_channel_group_api.c), and no call reports their size.
  * The size is measured as the decrease of the card's free memory, which is valid only
  * if no other operation was in flight on this GPU. Later contexts are charged that size
  * from the start; the charge of this one is raised to it if the limit allows. On Turing

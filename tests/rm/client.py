@@ -29,6 +29,17 @@ ARCHS = {
     "GH100": nv.ARCHS["Hopper"],
 }
 
+#: Video engines of each chip, by RM's list of its classes, and the class of a session.
+VIDEOS = {
+    "TU104": {nv.ENGINE_NVDEC0: 0xC4B0, nv.ENGINE_NVENC0: 0xC4B7},
+    "GA100": {nv.ENGINE_NVDEC0: 0xC6B0, nv.ENGINE_NVJPEG0: 0xC4D1, nv.ENGINE_OFA0: 0xC6FA},
+    "GA102": {nv.ENGINE_NVDEC0: 0xC7B0, nv.ENGINE_NVENC0: 0xC7B7, nv.ENGINE_OFA0: 0xC7FA},
+    "AD102": {
+        nv.ENGINE_NVDEC0: 0xC9B0, nv.ENGINE_NVENC0: 0xC9B7, nv.ENGINE_NVJPEG0: 0xC9D1, nv.ENGINE_OFA0: 0xC9FA
+    },
+    "GH100": {nv.ENGINE_NVDEC0: 0xB8B0, nv.ENGINE_NVJPEG0: 0xB8D1, nv.ENGINE_OFA0: 0xB8FA},
+}  # fmt: skip
+
 
 class Client:
     """A file of the control node and, unless told otherwise, a client on it."""
@@ -238,6 +249,12 @@ class Context:
             status, handle = self.rm.alloc(self.classes[3], self.channel, nv.CopyParams(1, self.engine))
         check("RM_ALLOC of the engine object", status)
         return handle
+
+    def session(self, channel: int = 0) -> tuple[int, int]:
+        """An object of the context's video engine, on its channel or another: (status, handle)."""
+        cls = VIDEOS[self.rm.rm.chips[self.gpu.index]].get(self.engine, 0)
+        size = 8 if self.engine == nv.ENGINE_OFA0 and int(self.rm.rm.branch) < 545 else 12
+        return self.rm.alloc(cls, channel or self.channel, struct.pack("<3I", size, 0, 0)[:size])
 
     def schedule(self) -> int:
         return self.rm.sized(self.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1]))

@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 import nvclient as nv
 from calltable import BRANCHES, C, Row, lib, table
-from client import ALLOC_VIRTUAL, ARCHS, Client
+from client import ALLOC_VIRTUAL, ARCHS, VIDEOS, Client
 from ledger import Ledger, Object
 from rm import CHIPS, Rm
 
@@ -49,6 +49,12 @@ OF_KIND = {
     lib.CGPU_KIND_CHANNEL: 0xA06F,
 }
 SIZES = (1, 4 * KIB, 12345, 64 * KIB + 1, MIB, 2 * MIB, 3 * MIB + 5, 16 * MIB)
+#: By what the ledger calls them.
+ENGINES = {
+    lib.CGPU_ENGINE_GR: nv.ENGINE_GR0,
+    lib.CGPU_ENGINE_OTHER: nv.ENGINE_COPY0 + 2,
+    lib.CGPU_ENGINE_NVDEC: nv.ENGINE_NVDEC0,
+}
 MEASURED = 256 * MIB  #: an upper bound of a context: RM's own is what is compared
 
 
@@ -239,12 +245,12 @@ class World:
         parent = client and self.below(client, [lib.CGPU_KIND_DEVICE], under)
         if not parent:
             return False, True
-        gr = engine % 3 == 0
-        params = nv.TsgParams(engine=nv.ENGINE_GR0 if gr else nv.ENGINE_COPY0 + 2)
+        kind = list(ENGINES)[engine % len(ENGINES)]
+        params = nv.TsgParams(engine=ENGINES[kind])
         obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], nv.CLASS_TSG, lib.CGPU_KIND_TSG, params)
         if obj:
-            obj.core.engine = lib.CGPU_ENGINE_GR if gr else lib.CGPU_ENGINE_OTHER
-            obj.memory = self.ledger.charge(MEASURED if gr else 0)
+            obj.core.engine = kind
+            obj.memory = self.ledger.charge(0 if kind == lib.CGPU_ENGINE_OTHER else MEASURED)
         return bool(obj), False
 
     def channel(self, which: int, handle: int, under: int, userd: int, *_: int) -> tuple[bool, bool]:
@@ -254,8 +260,7 @@ class World:
         memory = client and self.below(client, [lib.CGPU_KIND_VIDMEM, lib.CGPU_KIND_SYSMEM], userd)
         if not parent or not memory or memory.core.parent != parent.core.parent:
             return False, True
-        engine = nv.ENGINE_GR0 if parent.core.engine == lib.CGPU_ENGINE_GR else nv.ENGINE_COPY0 + 2
-        params = nv.ChannelParams(gpfifo_va=2 * MIB, gpfifo_entries=64, engine=engine)
+        params = nv.ChannelParams(gpfifo_va=2 * MIB, gpfifo_entries=64, engine=ENGINES[parent.core.engine])
         params.userd_memory[0] = memory.core.hobject
         name = HANDLES[handle % len(HANDLES)]
         obj = self._alloc(client, parent, name, self.arch[0], lib.CGPU_KIND_CHANNEL, params, dep=memory)
@@ -267,13 +272,19 @@ class World:
         return bool(obj), False
 
     def engine_object(self, which: int, handle: int, under: int, *_: int) -> tuple[bool, bool]:
-        """Compute on a graphics engine, or copies."""
+        """Compute on a graphics engine, copies, or a decoder's session, which takes no more memory."""
         client = self.client(which)
         parent = client and self.below(client, [lib.CGPU_KIND_CHANNEL], under)
         if not parent:
             return False, True
         cls, kind, params = self.arch[2], lib.CGPU_KIND_COMPUTE, None
-        if parent.core.engine != lib.CGPU_ENGINE_GR:
+        if parent.core.engine == lib.CGPU_ENGINE_NVDEC:
+            cls, kind, params = (
+                VIDEOS[self.rm.chips[0]][nv.ENGINE_NVDEC0],
+                lib.CGPU_KIND_NVDEC,
+                struct.pack("<3I", 12, 0, 0),
+            )
+        elif parent.core.engine == lib.CGPU_ENGINE_OTHER:
             cls, kind, params = self.arch[3], lib.CGPU_KIND_COPY, nv.CopyParams(1, nv.ENGINE_COPY0 + 2)
         obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], cls, kind, params)
         return bool(obj), False

@@ -7,6 +7,7 @@ differs between the two; a client is anything with the calls of nvclient.Client.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ import nvclient as nv
 
 NOT_THERE = 0x4711
 COPY2 = nv.ENGINE_COPY0 + 2
+CHANNEL_CLASS = 0xC46F  #: Turing's, which later chips have too
+DECODERS = (0xC4B0, 0xC6B0, 0xC7B0, 0xC9B0, 0xB8B0)  #: of Turing to Hopper; each chip has one of them
+COPIES = (0xC5B5, 0xC6B5, 0xC7B5, 0xC8B5)  #: the same of copy engines
 SHARE_POLICY = 0xD04  #: of a client, inherited by its objects: 12 bytes
 
 
@@ -36,7 +40,7 @@ def walk_nodes() -> dict[str, int]:
 class Walk:
     """The objects of two clients, and the statuses so far."""
 
-    DEVICE, SUBDEVICE, MEMORY, SPACE, GROUP = range(0xA01, 0xA06)
+    DEVICE, SUBDEVICE, MEMORY, SPACE, GROUP, DECODERS, CHANNEL, USERD = range(0xA01, 0xA09)
 
     def __init__(self, mine: Any, other: Any):
         self.mine, self.other = mine, other
@@ -45,6 +49,7 @@ class Walk:
     def run(self) -> dict[str, int]:
         self.objects()
         self.allocs()
+        self.decoder()
         self.controls()
         self.dups()
         self.frees()
@@ -86,6 +91,41 @@ class Walk:
         self.alloc("alloc: more memory than there is", nv.CLASS_VIDMEM, self.DEVICE, huge, 0xB08)
         group = nv.TsgParams(vaspace=NOT_THERE, engine=COPY2)
         self.alloc("alloc: a group of no address space", nv.CLASS_TSG, self.DEVICE, group, 0xB09)
+
+    def decoder(self) -> None:
+        """A video engine's group and channel, and objects on channels of its own and of another engine."""
+        userd = nv.MemoryParams(owner=self.mine.handle, size=1 << 16, attr=nv.ATTR_NONCONTIG_ALLOWED)
+        self.alloc("decoder: memory", nv.CLASS_VIDMEM, self.DEVICE, userd, self.USERD)
+        group = nv.TsgParams(vaspace=self.SPACE, engine=nv.ENGINE_NVDEC0)
+        self.alloc("decoder: its group", nv.CLASS_TSG, self.DEVICE, group, self.DECODERS)
+        for n, (name, group, engine) in enumerate(
+            (("its channel", self.DECODERS, nv.ENGINE_NVDEC0), ("a copy channel", self.GROUP, COPY2))
+        ):
+            params = nv.ChannelParams(gpfifo_va=2 << 20, gpfifo_entries=64, engine=engine)
+            params.userd_memory[0], params.userd_offset[0] = self.USERD, 512 * n
+            self.alloc(f"decoder: {name}", CHANNEL_CLASS, group, params, self.CHANNEL + 0x10 * n)
+        cls = next(cls for cls in DECODERS if self.mine.alloc(cls, self.CHANNEL, None, 0xB20)[0] == nv.NV_OK)
+        self.mine.free(0xB20, self.CHANNEL)
+        # RM takes a channel's engine from its first object; nvsim from its group.
+        copies = (self.mine.alloc(one, self.CHANNEL + 0x10, nv.CopyParams(1, COPY2), 0xB21)[0] for one in COPIES)
+        self.status["decoder: a copy object"] = min(copies)
+
+        def session(name: str, parent: int, *params: int) -> None:
+            self.alloc(f"decoder: {name}", cls, parent, struct.pack("<3I", *params) if params else None, 0xB20)
+            self.mine.free(0xB20, parent)
+
+        session("a session", self.CHANNEL, 12, 0, 0)
+        session("without parameters", self.CHANNEL)
+        session("of a second engine", self.CHANNEL, 12, 0, 1)
+        session("with another size of parameters", self.CHANNEL, 8, 0, 0)
+        session("on a copy engine's channel", self.CHANNEL + 0x10, 12, 0, 0)
+        session("below a device", self.DEVICE, 12, 0, 0)
+        for handle, parent in (
+            (self.CHANNEL + 0x10, self.GROUP),
+            (self.DECODERS, self.DEVICE),
+            (self.USERD, self.DEVICE),
+        ):
+            self.mine.free(handle, parent)
 
     def controls(self) -> None:
         def control(name: str, handle: int, cmd: int, size: int) -> None:

@@ -135,7 +135,6 @@ struct nvobj {
 		struct nvtsg *tsg;
 		struct nvchan *chan;
 		struct nvpeers *peers;
-		u64 video_bytes;	/* NVT_VIDEO: of the framebuffer, the engine's context */
 		struct {
 			u32 event_fd, event_index;
 			struct list_head listen;	/* nvgpu.listeners: nvsim_event_lock */
@@ -525,7 +524,6 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p);
 void nvsim_chan_destroy(struct nvchan *chan);
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy);
 NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p);
-void nvsim_video_destroy(struct nvobj *o);
 
 /* The size that NVOS64 gives and the parameters' first word repeats. */
 static inline u32 nvsim_video_params_size(u32 cls)

@@ -507,8 +507,6 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvsim_peers_destroy(o->peers);
 		break;
 	case NVT_VIDEO:
-		nvsim_video_destroy(o);
-		break;
 	case NVT_SUBDEVICE:
 	case NVT_ENGOBJ:
 	case NVT_BINAPI:

@@ -247,39 +247,28 @@ void nvsim_chan_destroy(struct nvchan *c)
 	kfree(c);
 }
 
-/* A compute or copy object. */
+/* A compute or copy object. RM refuses an object of another runlist's engine (channel_descendant.c). */
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 {
 	struct nvchan *c = o->parent->chan;
 
 	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_GR0)
-		return NV_ERR_INVALID_CLASS;
+		return NV_ERR_INVALID_STATE;
 	engine_set_object(&c->run, o->cls, copy ? ENGINE_OBJECT_COPY : ENGINE_OBJECT_COMPUTE);
 	return NV_OK;
 }
 
-/* An object of a video engine, and the engine's context with it (kflcnAllocContext() of kernel_falcon.c). On Turing
- * that comes from memory that the driver reserved, as a graphics context does. RM takes the object's engine from its
- * parameters and refuses it if the channel is on another runlist (channel_descendant.c).
+/* An object of a video engine; its channel's group has taken the context. RM takes the object's engine from its
+ * parameters, zeros if there are none, and refuses it if the channel is on another runlist.
  */
 NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p)
 {
 	struct nvchan *c = o->parent->chan;
-	u64 bytes = nvctx_is_turing() ? 0 : (u64)nvsim.video_ctx_kib * SZ_1K, addr;
 
 	if ((p->size && p->size != nvsim_video_params_size(o->cls)) || p->instance)
 		return NV_ERR_INVALID_CLASS;
 	if (c->run.tsg->eng->type != nvsim_video_engine(o->cls))
-		return NV_ERR_INVALID_ARGUMENT;
-	if (bytes && !nvsim_fb_take(o->gpu, bytes, &addr))
-		return NV_ERR_NO_MEMORY;
-	o->video_bytes = bytes;
+		return NV_ERR_INVALID_STATE;
 	engine_set_object(&c->run, o->cls, ENGINE_OBJECT_VIDEO);
 	return NV_OK;
-}
-
-void nvsim_video_destroy(struct nvobj *o)
-{
-	if (o->video_bytes)
-		nvsim_fb_give(o->gpu, o->video_bytes);
 }

@@ -18,8 +18,13 @@ extern const struct gsp_calls gsp_calls;
 void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info);
 void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p);
 /* tables.c */
+/* cl2080.h: what clients call the engines. */
+enum { GSP_CLIENT_GR0 = 1, GSP_CLIENT_COPY0 = 9, GSP_CLIENT_NVDEC0 = 0x13, GSP_CLIENT_NVENC0 = 0x1b,
+       GSP_CLIENT_NVJPG0 = 0x2b, GSP_CLIENT_OFA0 = 0x33 };
+int gsp_has_video(const struct gsp_chip *chip, NvU32 client_type);
 void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p);
 void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS *p);
+void gsp_falcons(struct gsp_card *card, NV2080_CTRL_GPU_GET_CONSTRUCTED_FALCON_INFO_PARAMS *p);
 void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS *p);
 void gsp_interrupt_table(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS *p);
 /* queries.c */

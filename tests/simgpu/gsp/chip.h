@@ -13,6 +13,9 @@ enum gsp_mmu { GSP_MMU_V2, GSP_MMU_V3 };
 
 #define GSP_GRCES 2
 
+/* Video engines of a chip, one of a kind: bits of gsp_chip.videos. */
+enum { GSP_NVDEC = 1, GSP_NVENC = 2, GSP_NVJPG = 4, GSP_OFA = 8 };
+
 /* Of any product: nothing depends on them. */
 #define GSP_FB_BUS_BITS 256
 #define GSP_FBPS 8
@@ -34,6 +37,7 @@ struct gsp_chip {
 	gsp_u32 graphics_khz, memory_khz;
 	gsp_u32 ram_type;		/* NV2080_CTRL_FB_INFO_RAM_TYPE_* */
 	gsp_u32 copy_engines;		/* with a runlist each; GSP_GRCES more share the one of graphics */
+	gsp_u32 videos;			/* with a runlist each: those that RM's list of the chip's classes has */
 	/* classes, as GPU_GET_CLASSLIST_V2 names them */
 	gsp_u32 channel_class, usermode_class, compute_class, copy_class;
 };

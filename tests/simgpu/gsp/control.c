@@ -11,6 +11,11 @@ enum {
 	GPU_GET_INFO_V2 = 0x20800102, GPU_GET_NAME_STRING = 0x20800110,
 	GPU_GET_SHORT_NAME_STRING = 0x20800111, GPU_GET_GID_INFO = 0x2080014a,
 	GPU_GET_ENGINES_V2 = 0x20800170, FB_GET_INFO_V2 = 0x20801303,
+#if RM_BRANCH >= 550
+	GPU_GET_CONSTRUCTED_FALCON_INFO = 0x208001b0,
+#else
+	GPU_GET_CONSTRUCTED_FALCON_INFO = 0x20800a42,
+#endif
 	FIFO_DISABLE_CHANNELS = 0x2080110b, FIFO_GET_DEVICE_INFO_TABLE = 0x20801112,
 	BUS_GET_PCI_BAR_INFO = 0x20801803, CE_GET_CE_PCE_MASK = 0x20802a02,
 	CE_GET_PHYSICAL_CAPS = 0x20802a07, CE_GET_FAULT_METHOD_BUFFER_SIZE = 0x20802a08,
@@ -113,7 +118,7 @@ static int is_question(NvU32 cmd)
 	case 0x20802a:			/* copy engines */
 		return 1;
 	}
-	return cmd == 0x208001b0;	/* GPU_GET_CONSTRUCTED_FALCON_INFO */
+	return 0;
 }
 
 NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, NvU32 cmd,
@@ -125,6 +130,9 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		break;
 	case GPU_GET_ENGINES_V2:
 		gsp_engine_list(card, params);
+		break;
+	case GPU_GET_CONSTRUCTED_FALCON_INFO:
+		gsp_falcons(card, params);
 		break;
 	case FIFO_GET_DEVICE_INFO_TABLE:
 		gsp_device_table(card, params);

@@ -37,7 +37,7 @@ enum {
 /* g_eng_desc_nvoc.h: class of an engine, instance in the low byte */
 #define ENG(class, instance) ((NvU32)(class) << 8 | (instance))
 enum { ENG_CLASS_GR = 0xd334df, ENG_CLASS_CE = 0x793ceb, ENG_CLASS_NVDEC = 0x8f99e1,
-       ENG_CLASS_NVENC = 0xe97b6c };
+       ENG_CLASS_NVENC = 0xe97b6c, ENG_CLASS_NVJPG = 0x2b3a54, ENG_CLASS_OFA = 0xdd7bab };
 
 /* engine_idx.h: interrupt sources. The numbers change between branches. */
 enum {
@@ -45,11 +45,22 @@ enum {
 #if RM_BRANCH >= 550
 	MC_GSP = 50, MC_REPLAYABLE_FAULT = 59, MC_ACCESS_COUNTER = 60, MC_NON_REPLAYABLE_FAULT = 61,
 	MC_INFO_FAULT = 64, MC_NVDEC = 65, MC_CPU_DOORBELL = 73, MC_PRIV_DOORBELL = 74, MC_GR0 = 84,
+	MC_NVJPG = 51, MC_OFA = 81,
 #else
 	MC_GSP = 49, MC_REPLAYABLE_FAULT = 58, MC_ACCESS_COUNTER = 59, MC_NON_REPLAYABLE_FAULT = 60,
 	MC_INFO_FAULT = 63, MC_NVDEC = 64, MC_CPU_DOORBELL = 72, MC_PRIV_DOORBELL = 73, MC_GR0 = 82,
+	MC_NVJPG = 50, MC_OFA = 80,
 #endif
 };
+
+#if RM_BRANCH < 550
+enum { RM_ENGINE_TYPE_OFA0 = RM_ENGINE_TYPE_OFA };
+typedef NV2080_CTRL_INTERNAL_GET_CONSTRUCTED_FALCON_INFO_PARAMS NV2080_CTRL_GPU_GET_CONSTRUCTED_FALCON_INFO_PARAMS;
+typedef NV2080_CTRL_INTERNAL_CONSTRUCTED_FALCON_INFO NV2080_CTRL_GPU_CONSTRUCTED_FALCON_INFO;
+#endif
+
+/* nv_memory_type.h; mem_desc.c: memdescU32ToAddrSpaceList() */
+enum { NV_MEMORY_UNCACHED = 1, ADDRLIST_FBMEM_PREFERRED = 1 };
 
 /* rmapi.h: who takes a lock */
 enum { RM_LOCK_INIT = 0x4000 << 8 };

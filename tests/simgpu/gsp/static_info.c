@@ -71,8 +71,8 @@ void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
 }
 
 /*
- * A bit for each RM_ENGINE_TYPE_*. The table of engines decides about most; a copy engine is there
- * by its bit alone, and nvidia-uvm makes channels on every one.
+ * A bit for each NV2080_ENGINE_TYPE_*. The table of engines decides about most; a copy engine and a video engine are there
+ * by their bits alone, and nvidia-uvm makes channels on every copy engine.
  */
 static void engine_caps(struct gsp_card *card, GspStaticConfigInfo *info)
 {
@@ -80,8 +80,9 @@ static void engine_caps(struct gsp_card *card, GspStaticConfigInfo *info)
 
 	for (i = 0; i < GSP_ARRAY_SIZE(info->engineCaps); i++)
 		info->engineCaps[i] = ~0u;
-	for (i = RM_ENGINE_TYPE_COPY0 + gsp_copies(card->chip); i < RM_ENGINE_TYPE_NVDEC0; i++)
-		info->engineCaps[i / 32] &= ~(1u << i % 32);
+	for (i = GSP_CLIENT_COPY0 + gsp_copies(card->chip); i <= GSP_CLIENT_OFA0; i++)
+		if (!gsp_has_video(card->chip, i))
+			info->engineCaps[i / 32] &= ~(1u << i % 32);
 }
 
 void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)

@@ -1,21 +1,48 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The card's engines and interrupt sources: GR0 with its copy engines, further copy engines, a decoder, an encoder,
- * each with a runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
+ * The card's engines and interrupt sources: GR0 with its copy engines, further copy engines, video engines, each with a
+ * runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
  */
 #include "card.h"
 
 /* NV_PTOP_DEVICE_INFO_TYPE_ENUM of the public manuals */
-enum { TYPE_GRAPHICS = 0, TYPE_NVENC = 14, TYPE_NVDEC = 16, TYPE_LCE = 19 };
+enum { TYPE_GRAPHICS = 0, TYPE_NVENC = 14, TYPE_NVDEC = 16, TYPE_LCE = 19, TYPE_NVJPG = 21, TYPE_OFA = 22 };
 
 #define FAULT_GR 64
 #define FAULT_CE 15
 #define FAULT_PBDMA 32
+#define FAULT_VIDEO 80
+#define VIDEO_CONTEXT_BYTES (256u << 10)	/* of ours: no document has the engines' */
 
 struct engine {
 	const char *name;
 	NvU32 desc, rm_type, runlist, fault, interrupt, type, instance;
 };
+
+/* Video engines by their bits. */
+static const struct video {
+	const char *name;
+	NvU32 bit, class, rm_type, client_type, interrupt, type;
+} videos[] = {
+	{ "NVDEC0", GSP_NVDEC, ENG_CLASS_NVDEC, RM_ENGINE_TYPE_NVDEC0, GSP_CLIENT_NVDEC0, MC_NVDEC, TYPE_NVDEC },
+	{ "NVENC0", GSP_NVENC, ENG_CLASS_NVENC, RM_ENGINE_TYPE_NVENC0, GSP_CLIENT_NVENC0, MC_NVENC, TYPE_NVENC },
+	{ "NVJPG0", GSP_NVJPG, ENG_CLASS_NVJPG, RM_ENGINE_TYPE_NVJPEG0, GSP_CLIENT_NVJPG0, MC_NVJPG, TYPE_NVJPG },
+	{ "OFA0", GSP_OFA, ENG_CLASS_OFA, RM_ENGINE_TYPE_OFA0, GSP_CLIENT_OFA0, MC_OFA, TYPE_OFA },
+};
+
+#define for_each_video(v, chip) \
+	for ((v) = videos; (v) < videos + GSP_ARRAY_SIZE(videos); (v)++) \
+		if ((chip)->videos & (v)->bit)
+
+int gsp_has_video(const struct gsp_chip *chip, NvU32 client_type)
+{
+	const struct video *v;
+
+	for_each_video(v, chip)
+		if (v->client_type == client_type)
+			return 1;
+	return 0;
+}
 
 static void add(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p, const struct engine *e)
 {
@@ -46,6 +73,7 @@ static void add(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p, const struct e
 void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p)
 {
 	NvU32 base = p->baseIndex, n = card->chip->copy_engines, i;
+	const struct video *v;
 
 	memset(p, 0, sizeof(*p));
 	p->baseIndex = base;
@@ -59,10 +87,27 @@ void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TA
 	for (i = n; i < gsp_copies(card->chip); i++)
 		add(p, &(struct engine){ "GRCE", ENG(ENG_CLASS_CE, i), RM_ENGINE_TYPE_COPY0 + i, 0,
 					 FAULT_CE + i, MC_CE0 + i, TYPE_LCE, i });
-	add(p, &(struct engine){ "NVDEC0", ENG(ENG_CLASS_NVDEC, 0), RM_ENGINE_TYPE_NVDEC0, n + 1, 10,
-				 MC_NVDEC, TYPE_NVDEC, 0 });
-	add(p, &(struct engine){ "NVENC0", ENG(ENG_CLASS_NVENC, 0), RM_ENGINE_TYPE_NVENC0, n + 2, 11,
-				 MC_NVENC, TYPE_NVENC, 0 });
+	for_each_video(v, card->chip) {
+		n++;
+		add(p, &(struct engine){ v->name, ENG(v->class, 0), v->rm_type, n, FAULT_VIDEO + n, v->interrupt,
+					 v->type, 0 });
+	}
+}
+
+/* RM itself allocates the context of a video engine, by the size that its firmware names here. */
+void gsp_falcons(struct gsp_card *card, NV2080_CTRL_GPU_GET_CONSTRUCTED_FALCON_INFO_PARAMS *p)
+{
+	const struct video *v;
+
+	memset(p, 0, sizeof(*p));
+	for_each_video(v, card->chip) {
+		NV2080_CTRL_GPU_CONSTRUCTED_FALCON_INFO *f = &p->constructedFalconsTable[p->numConstructedFalcons++];
+
+		f->engDesc = ENG(v->class, 0);
+		f->ctxAttr = NV_MEMORY_UNCACHED;
+		f->ctxBufferSize = VIDEO_CONTEXT_BYTES;
+		f->addrSpaceList = ADDRLIST_FBMEM_PREFERRED;
+	}
 }
 
 /*
@@ -85,19 +130,18 @@ void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO
 	}
 }
 
-/* cl2080.h: what clients call the engines. Up to 535 RM asks for the list. */
-enum { TYPE_CLIENT_GR0 = 1, TYPE_CLIENT_COPY0 = 9, TYPE_CLIENT_NVDEC0 = 0x13, TYPE_CLIENT_NVENC0 = 0x1b };
-
+/* Up to 535 RM asks for the list. */
 void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS *p)
 {
+	const struct video *v;
 	NvU32 i;
 
 	memset(p, 0, sizeof(*p));
-	p->engineList[p->engineCount++] = TYPE_CLIENT_GR0;
+	p->engineList[p->engineCount++] = GSP_CLIENT_GR0;
 	for (i = 0; i < gsp_copies(card->chip); i++)
-		p->engineList[p->engineCount++] = TYPE_CLIENT_COPY0 + i;
-	p->engineList[p->engineCount++] = TYPE_CLIENT_NVDEC0;
-	p->engineList[p->engineCount++] = TYPE_CLIENT_NVENC0;
+		p->engineList[p->engineCount++] = GSP_CLIENT_COPY0 + i;
+	for_each_video(v, card->chip)
+		p->engineList[p->engineCount++] = v->client_type;
 }
 
 /*
@@ -122,6 +166,8 @@ static const struct {
 	{ MC_CE0 + 5, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_NVDEC, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_NVENC, SUBTREE_ENGINES, NV_TRUE },
+	{ MC_NVJPG, SUBTREE_ENGINES, NV_TRUE },
+	{ MC_OFA, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_FIFO, SUBTREE_ENGINES, NV_FALSE },
 	{ MC_TMR, SUBTREE_ENGINES, NV_FALSE },
 	{ MC_GSP, SUBTREE_ENGINES, NV_FALSE },

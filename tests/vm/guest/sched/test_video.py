@@ -238,24 +238,45 @@ def test_a_container_that_decodes_has_work():
 # ---- memory ----
 
 
-def test_its_context_is_charged_as_measured():
-    """The simulator's default: the module remembers the least that it has measured."""
+def decoders_group(gpu: nv.Gpu) -> int:
+    """The status of a group without channels."""
+    return gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=0, engine=nv.ENGINE_NVDEC0))[0]
+
+
+def test_its_context_is_charged_with_its_group():
+    """As NVIDIA's driver takes it (tests/rm/test_video.py); the module remembers the least that it has measured."""
     with nvsim_as("a100", fb_mib=15109), clean_box(next(NAMES), 1024) as box, box.client() as rm:
-        channel = channel_of(rm.gpu())
+        gpu = rm.gpu()
         before = stat()["context_bytes"]
         used, card = box.used, fb_used()
         for n in (1, 2):
-            assert channel.session()[0] == 0
+            assert decoders_group(gpu) == 0
             assert box.used - used == fb_used() - card == n * 2 * MIB
+        channel = channel_of(gpu)
+        used = box.used
+        assert channel.session()[0] == 0
+        assert box.used == used
         assert stat()["context_bytes"] == before, "a graphics context's is another number"
 
 
-def test_a_session_over_the_memory_limit():
+def test_a_channel_without_a_group_is_charged_a_context():
+    with nvsim_as("a100", fb_mib=15109), clean_box(next(NAMES), 1024) as box, box.client() as rm:
+        gpu = rm.gpu()
+        assert decoders_group(gpu) == 0
+        used = box.used
+        channel_of(gpu)
+        grouped = box.used - used
+        assert grouped >= 2 * MIB
+        lone(gpu)
+        assert box.used - used - grouped == grouped + 2 * MIB, "lone() has a group beside its channel's own"
+
+
+def test_groups_over_the_memory_limit():
     with nvsim_as("a100", fb_mib=15109), Box(next(NAMES), 3) as box, box.client() as rm:
-        channel = channel_of(rm.gpu())
-        assert channel.session()[0] == 0
-        assert channel.session()[0] == nv.NV_ERR_NO_MEMORY
-        assert (box.stat("nvdec"), box.stat("refused_allocs")) == (1, 1)
+        gpu = rm.gpu()
+        assert decoders_group(gpu) == 0
+        assert decoders_group(gpu) == nv.NV_ERR_NO_MEMORY
+        assert box.stat("refused_allocs") == 1
 
 
 # ---- cards ----
