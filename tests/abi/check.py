@@ -322,10 +322,17 @@ def check_nvsim(out: Outcome, got: dict) -> None:
             out.differences.append(f"nvsim {what}: {theirs[0]} is not there")
 
 
-def check_prototypes(out: Outcome, tree: ogkm.Tree) -> None:
+def check_prototypes(out: Outcome, tree: ogkm.Tree | ogkm.Read) -> None:
+    """Of a release that was read, those that were; the others are open."""
     here = prototypes.ours(out.branch)
+    if isinstance(tree, ogkm.Read):
+        there = prototypes.written(tree.prototypes)
+        out.differences += [f"{name}: no function of the module's" for name in sorted(there.keys() - here.keys())]
+        here = {name: mine for name, mine in here.items() if name in there}
+    else:
+        there = prototypes.theirs(tree, set(here))
     out.compared["prototype"] += len(here)
-    out.differences += prototypes.differences(here, prototypes.theirs(tree, set(here)))
+    out.differences += prototypes.differences(here, there)
 
 
 def is_said(row: calltable.Row, got: dict, methods: dict, classes: dict) -> bool:
@@ -358,8 +365,7 @@ def check(tree: ogkm.Tree | ogkm.Read) -> Outcome:
         shell = layouts.SHELL + abi_of(tree.branch)
         if isinstance(tree, ogkm.Read):
             check_gone(out, tree)
-        else:
-            check_prototypes(out, tree)
+        check_prototypes(out, tree)
         check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in shell})
     for row in calltable.every():
         if not row.holds(tree.branch):

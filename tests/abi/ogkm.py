@@ -177,6 +177,7 @@ class Read:
     values: dict[str, int]
     params: dict[str, str]
     gone: frozenset[str]
+    prototypes: dict[str, str]
 
     @property
     def branch(self) -> int:
@@ -195,7 +196,7 @@ class Read:
 def read_releases(path: Path) -> list[Read]:
     """The releases of read.json, oldest first."""
     return [
-        Read(tag, one["source"], one["values"], one["classes"], frozenset(one["gone"]))
+        Read(tag, one["source"], one["values"], one["classes"], frozenset(one["gone"]), one.get("prototypes", {}))
         for tag, one in sorted(json.loads(path.read_text()).items(), key=lambda item: release(item[0]))
     ]
 

@@ -89,8 +89,12 @@ def ours(branch: int) -> dict[str, Prototype]:
         newer = found.pop(name)
         if branch >= since:
             found[instead] = newer
-    found |= {name: prototype(*re.fullmatch(r"(.*?)\((.*)\)", text).groups()) for name, text in CALLED.items()}
-    return found | dict(stand_ins())
+    return found | written(CALLED) | dict(stand_ins())
+
+
+def written(texts: dict[str, str]) -> dict[str, Prototype]:
+    """Of lines as CALLED has them."""
+    return {name: prototype(*re.fullmatch(r"(.*?)\((.*)\)", text).groups()) for name, text in texts.items()}
 
 
 def theirs(tree: ogkm.Tree, names: set[str]) -> dict[str, Prototype]:

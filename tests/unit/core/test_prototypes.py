@@ -13,6 +13,7 @@ import ogkm
 import prototypes
 from corelib import lib
 
+READ = Path(prototypes.__file__).with_name("read.json")
 MODESET = """
 typedef struct {
     int (*open_gpu)(NvU32 gpu_id, nvidia_modeset_stack_ptr sp%s);
@@ -71,3 +72,13 @@ def test_the_core_has_the_argument_where_the_module_has(branch: int, aware: int)
 def test_a_type_that_is_not_known_is_an_error():
     with pytest.raises(ValueError, match="not known"):
         prototypes.width("some_new_t x")
+
+
+def test_what_was_read_of_615_is_what_the_module_calls():
+    """Of a release without a repository: an argument less, as before 595, is found."""
+    (read,) = [one for one in ogkm.read_releases(READ) if one.branch == 615]
+    there = prototypes.written(read.prototypes)
+    assert len(there) == 21
+    for branch, wrong in ((615, set()), (590, {"open_gpu", "close_gpu"})):
+        here = {name: mine for name, mine in prototypes.ours(branch).items() if name in there}
+        assert {line.partition(":")[0] for line in prototypes.differences(here, there)} == wrong
