@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from slicebox import MIB, PROC, Box, fb_used, until, vidmem
@@ -446,6 +447,18 @@ def test_a_crash_by_dup2_during_calls(box: Box):
     os.close(null)
 
 
+def is_still(groups: list[int]) -> bool:
+    """No thread of these process groups is in a call: each has stopped or ended."""
+    for path in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(group) in groups and state not in "TZX":
+            return False
+    return True
+
+
 def test_leaks_by_forks_and_threads_that_race_close(box: Box):
     children = []
     for n in range(6):
@@ -463,7 +476,7 @@ def test_leaks_by_forks_and_threads_that_race_close(box: Box):
         time.sleep(1)
         for child in children:
             os.killpg(child, signal.SIGSTOP)  # two numbers can be compared only while nothing moves
-        time.sleep(0.3)
+        until(lambda: is_still(children))
         held_in_check(box)
         for child in children:
             os.killpg(child, signal.SIGCONT)
