@@ -44,6 +44,8 @@ struct ckm_call {
 	struct ckm_range nested;	/* size 0: none */
 	bool shares;		/* its fds may name files of containers with the same ipc name */
 	struct cgpu_mem *map_mem;	/* system memory that it maps by an fd in it; a reference */
+	bool shows;		/* the GPU node's file that an fd in it names is to show a mapping: */
+	struct ckm_backing *shown_by;	/* that file's, with a reference to the file; NULL: not seen */
 	struct file *export_file;	/* backing file that an fd in it must name; a reference */
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);

@@ -180,6 +180,16 @@ static inline void ckm_vm_flags_mod(struct vm_area_struct *vma, unsigned long se
 #endif
 }
 
+/* Empty @vma, whose pages have no struct page. */
+static inline void ckm_zap_vma(struct vm_area_struct *vma)
+{
+#ifdef HAVE_ZAP_SPECIAL_VMA_RANGE
+	zap_special_vma_range(vma, vma->vm_start, vma->vm_end - vma->vm_start);
+#else
+	zap_vma_ptes(vma, vma->vm_start, vma->vm_end - vma->vm_start);
+#endif
+}
+
 #ifdef HAVE_VMA_SET_FILE
 static inline void ckm_vma_reset_file(struct vm_area_struct *vma, struct file *file)
 {

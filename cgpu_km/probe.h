@@ -185,3 +185,9 @@ struct dentry *probe(struct dentry *dentry, struct inode *inode)
 	return d_make_persistent(dentry, inode);
 }
 #endif
+
+/* after 6.19 */
+#ifdef PROBE_ZAP_SPECIAL_VMA_RANGE
+#include <linux/mm.h>
+void probe(struct vm_area_struct *vma) { zap_special_vma_range(vma, vma->vm_start, PAGE_SIZE); }
+#endif

@@ -8,6 +8,7 @@
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
  *   ct->os_event_lock  order of a container's OS events in the driver's list
+ *   ct->view_lock    what a container's files show of video memory (rm_view.c)
  *   ct->rm_lock      object tree of a container
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
  *   slot->enable_lock  lets one call per slot wait for a worker that takes the two below
@@ -15,6 +16,7 @@
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU; a spinlock, because each
  *                    container's tasks take it: one that slept could be throttled (bounds.md)
  *   core section     (core_ref.h)
+ * view_lock of a backing file is taken under ct->view_lock or mmap_lock; the driver's faults are in it.
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
  * or alone; no lock of this list is taken under it.
  *

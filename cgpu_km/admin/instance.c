@@ -104,6 +104,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
 	mutex_init(&ct->os_event_lock);
+	mutex_init(&ct->view_lock);
+	INIT_LIST_HEAD(&ct->views);
 	INIT_LIST_HEAD(&ct->os_events);
 	ratelimit_state_init(&ct->said, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ratelimit_state_init(&ct->alarms, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);

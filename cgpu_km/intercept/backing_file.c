@@ -104,6 +104,8 @@ static int guard_release(struct inode *inode, struct file *file)
 	struct ckm_backing *backing = backing_of(inode);
 	int ret = 0;
 
+	if (backing->ends)	/* not while it is opened */
+		backing->ends(backing);
 	ckm_mem_ops_begin(backing->ct);
 	if (backing->drv->release)
 		ret = backing->drv->release(inode, file);
@@ -138,6 +140,7 @@ struct ckm_backing *ckm_backing_open(struct ckm_container *ct, struct ckm_slot *
 	backing->release = release;
 	INIT_LIST_HEAD(&backing->clients);
 	INIT_LIST_HEAD(&backing->pools);
+	init_rwsem(&backing->view_lock);
 	inode->i_ino = get_next_ino();
 	init_special_inode(inode, S_IFCHR | 0600, rdev);
 

@@ -11,7 +11,11 @@
 #define CKM_BACKING_FILE_H
 
 #include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/rwsem.h>
 #include <linux/xarray.h>
+
+#include "state/rm_object.h"
 
 struct cgpu_mem;
 struct ckm_container;
@@ -24,6 +28,7 @@ struct ckm_backing {
 	struct ckm_slot *slot;		/* GPU nodes; lives as long as ct */
 	struct file *real;		/* the backing file; valid as long as this record */
 	const struct file_operations *drv;	/* the driver's; one module reference */
+	void (*ends)(struct ckm_backing *backing);	/* before the driver's release; sleeps; NULL: nothing to do */
 	void (*release)(struct ckm_backing *backing);	/* at eviction: drops the charges; sleeps */
 	struct file_operations guard;	/* f_op of @real instead of @drv */
 	u32 node;			/* CGPU_NODE_* */
@@ -42,6 +47,11 @@ struct ckm_backing {
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
 	struct cgpu_mem *map_mem;	/* cmpxchg, set once; system memory that it can map; a reference */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
+	struct ckm_view view;		/* GPU nodes; this and the rest (rm_view.c) */
+	struct rw_semaphore view_lock;	/* held for reading while the driver fills page tables in */
+	bool view_ended;		/* view_lock; what it showed is the driver's again */
+	const struct vm_operations_struct *view_drv;	/* view_lock; the driver's; NULL: not mapped yet */
+	struct vm_operations_struct view_ops;	/* view_lock, written once; @view_drv with our fault and access */
 };
 
 /**

@@ -19,6 +19,7 @@
 #include "intercept/rm_export.h"
 #include "intercept/rm_os_event.h"
 #include "intercept/rm_shared.h"
+#include "intercept/rm_view.h"
 #include "intercept/uvm.h"
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
@@ -81,6 +82,7 @@ static int front_open(struct inode *inode, struct file *file)
 	ckm_container_put(ct);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
+	backing->ends = ckm_views_file_ends;
 	ret = ckm_front_init(file, backing);
 	if (ret)
 		ckm_front_put(backing);
@@ -103,7 +105,8 @@ static int map(struct ckm_backing *backing, struct vm_area_struct *vma)
 		return ckm_witness(backing) ? ckm_uvm_mmap(backing, vma) : -EIO;
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
 	vma_set_file(vma, backing->real);
-	return backing->drv->mmap(backing->real, vma);
+	return backing->node == CGPU_NODE_GPU ? ckm_view_mmap(backing, vma)
+					      : backing->drv->mmap(backing->real, vma);
 }
 
 static int front_mmap(struct file *file, struct vm_area_struct *vma)

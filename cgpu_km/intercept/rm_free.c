@@ -9,6 +9,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_free.h"
 #include "intercept/rm_os_event.h"
+#include "intercept/rm_view.h"
 #include "state/container.h"
 #include "state/rm_object.h"
 
@@ -131,6 +132,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
+	ckm_views_end(ct, f.obj);
 	f.takes_os_events = rc->row.nr == NV_ESC_RM_FREE && f.obj->kind == CGPU_KIND_CLIENT;
 	rc->call->post = post_free;
 	rc->call->post_data = &f;

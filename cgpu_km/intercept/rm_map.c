@@ -8,10 +8,12 @@
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
+#include "intercept/front_file.h"
 #include "intercept/map_name.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map.h"
 #include "intercept/rm_shared.h"
+#include "intercept/rm_view.h"
 #include "state/container.h"
 #include "state/quota.h"
 #include "state/rm_object.h"
@@ -68,6 +70,7 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
 	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
 		insert_map_locked(ct, map);
+		ckm_view_begin_locked(call->shown_by, map);
 		m->map = NULL;
 	}
 	mutex_unlock(&ct->rm_lock);
@@ -163,11 +166,14 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 		}
 		rc->call->post = post_map;
 		rc->call->post_data = &m;
+		rc->call->shows = true;
 	}
 	if (obj->kind == CGPU_KIND_SYSMEM)
 		rc->call->map_mem = ckm_obj_get_mem(ct, obj);
 	ret = ckm_rm_forward(rc);
 	ckm_obj_put_mem(ct, rc->call->map_mem);	/* no file has taken it */
+	if (rc->call->shown_by)
+		ckm_front_put(rc->call->shown_by);
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
 out:
@@ -229,14 +235,20 @@ static void post_unmap(struct ckm_call *call, u8 *arg)
  */
 static long unmap(struct ckm_rm_call *rc, struct ckm_cpu_map *map)
 {
+	struct ckm_backing *backing = rc->call->backing;
+	bool gone;
 	long ret;
 
+	ckm_view_end(backing->ct, map, true);
 	put64(rc->call->top, NVOS34_LINEAR, map->linear);
 	rc->call->post = post_unmap;
 	rc->call->post_data = map;
 	ret = ckm_rm_forward(rc);
-	settle(rc->call->backing->ct, map,
-	       rc->call->ran && get32(rc->call->top, NVOS34_STATUS) == NV_OK);
+	gone = rc->call->ran && get32(rc->call->top, NVOS34_STATUS) == NV_OK;
+	/* Another file's client may go with that file at the same time. */
+	if (!gone && rc->call->ran && map->memory->core.owner == backing->id)
+		ckm_view_end(backing->ct, map, false);
+	settle(backing->ct, map, gone);
 	return ret;
 }
 

@@ -96,6 +96,9 @@ struct ckm_container {
 	struct rb_root dma_maps;	/* rm_lock; ckm_dma_map.node (rm_map_dma.c) */
 	struct rb_root cpu_maps;	/* rm_lock; ckm_cpu_map.node (rm_map.c) */
 	u32 maps;			/* rm_lock; number of both */
+	struct list_head views;		/* rm_lock; ckm_view.node (rm_view.c) */
+	u64 view_walk;			/* rm_lock; number of walks of @views */
+	struct mutex view_lock;		/* one walk at a time; keeps the files of @views from their release */
 	u32 listed[CKM_LISTED_KINDS];	/* rm_lock */
 	struct list_head os_events;	/* rm_lock; struct os_event of rm_os_event.c */
 	struct mutex os_event_lock;	/* order of the driver's list of them, and of os_events */

@@ -21,9 +21,7 @@ static unsigned int max_objects = 1 << 18;
 module_param(max_objects, uint, 0644);
 MODULE_PARM_DESC(max_objects, "RM objects and mappings that a container may have at once (default 262144)");
 
-/* Objects and mappings that are removed under rm_lock at a time. Whoever waits for the lock,
- * a reader of meminfo for one, waits for so many.
- */
+/* Objects and mappings removed under rm_lock at a time: a reader of meminfo waits for so many. */
 #define REMOVE_STEP	16
 
 #define UNKNOWN_BYTES	(4ull << 30)	/* assumed size if unknown: 8 MiB of page tables */
@@ -243,6 +241,10 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 
 void ckm_cpu_map_drop(struct ckm_cpu_map *map)
 {
+	if (map->view) {
+		list_del(&map->view->node);
+		map->view->map = NULL;
+	}
 	ckm_quota_give(map->slot, CGPU_QUOTA_BAR1, map->bytes);
 	kfree(map);
 }

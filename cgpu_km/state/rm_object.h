@@ -90,8 +90,16 @@ struct ckm_cpu_map {
 	u64 at;				/* the tenant's name */
 	u64 linear;			/* address that the driver returned, its own name */
 	u64 bytes;
+	struct ckm_view *view;		/* ct->rm_lock; of the file that shows it; NULL: none, or it is gone */
 };
-static_assert(sizeof(struct ckm_cpu_map) <= 88);
+static_assert(sizeof(struct ckm_cpu_map) <= 96);
+
+/* What a file of a GPU's node shows: one mapping, made for it by MAP_MEMORY (intercept/rm_view.c). */
+struct ckm_view {
+	struct list_head node;		/* ct->rm_lock; on ct->views while @map is set */
+	struct ckm_cpu_map *map;	/* ct->rm_lock; NULL: nothing that the driver can take away */
+	u64 walk;			/* ct->rm_lock; the last walk of ct->views that came by */
+};
 static_assert(sizeof(struct ckm_obj) <= 280);
 static_assert(sizeof(struct ckm_group) <= 56);
 
@@ -133,7 +141,9 @@ struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 o
 /* As ckm_obj_find_locked(), but NULL also for one that is not LIVE. */
 struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object);
 
-/* Uncharge and free @map, which is on no list (any more). Sleeps; takes gpu->lock. */
+/* Uncharge and free @map, which is in no tree (any more). Caller holds rm_lock if it has a view; takes
+ * gpu->lock.
+ */
 void ckm_cpu_map_drop(struct ckm_cpu_map *map);
 
 /* Whether @object is LIVE and belongs to a client of the backing file with id @owner. Takes

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* BAR1: the window through which a CPU sees video memory. Each mapping takes pages of it, wherever the memory is. */
+/* BAR1: the window through which a CPU sees video memory. Each mapping takes pages of it, wherever the memory is. They are
+ * free again when the mapping goes, and a process that has mapped them sees what the next mapping shows there.
+ */
+#include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -11,6 +14,9 @@ struct nvbar1 {
 	const struct nvobj *of;		/* goes with it; compared only */
 	u64 at, bytes;			/* @at: what the calls name it by */
 	pid_t tgid;			/* the driver finds it for this process only */
+	struct list_head place;		/* nvgpu.bar1_windows */
+	u64 window, first;		/* pages: of BAR1, and of the memory there */
+	struct nvpages *pages;		/* a reference */
 };
 
 u64 nvsim_bar1_size(void)
@@ -18,7 +24,78 @@ u64 nvsim_bar1_size(void)
 	return (u64)nvsim_chip->bar1_mib * SZ_1M;
 }
 
-NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at)
+/* What processes have filled in is of no use any more: @m has come, or goes. */
+static void refill(struct nvgpu *gpu, const struct nvbar1 *m)
+{
+	u64 past = m->window + (m->bytes >> PAGE_SHIFT);
+	struct nv_file_private *fp;
+
+	lockdep_assert_held_write(&nvsim_api_lock);
+	list_for_each_entry(fp, &gpu->bar1_files, bar1_file)
+		if (fp->mmap.window < past && fp->mmap.window + fp->mmap.count > m->window)
+			unmap_mapping_range(&fp->mapping, 0, 0, 1);
+}
+
+/* The first gap that is large enough. */
+static bool place(struct nvgpu *gpu, struct nvbar1 *m)
+{
+	u64 pages = m->bytes >> PAGE_SHIFT, past = nvsim_bar1_size() >> PAGE_SHIFT;
+	struct nvbar1 *other;
+
+	list_for_each_entry(other, &gpu->bar1_windows, place) {
+		if (other->window - m->window >= pages)
+			break;
+		m->window = other->window + (other->bytes >> PAGE_SHIFT);
+	}
+	if (past - m->window < pages)
+		return false;
+	spin_lock(&gpu->bar1_lock);
+	list_add_tail(&m->place, &other->place);
+	spin_unlock(&gpu->bar1_lock);
+	return true;
+}
+
+/* With a file of its own, which nvsim_api_lock keeps. */
+void nvsim_bar1_show(nv_file_private_t *fp)
+{
+	lockdep_assert_held_write(&nvsim_api_lock);
+	list_add_tail(&fp->bar1_file, &fp->nv->gpu->bar1_files);
+}
+
+void nvsim_bar1_hide(nv_file_private_t *fp)
+{
+	down_write(&nvsim_api_lock);
+	list_del_init(&fp->bar1_file);
+	up_write(&nvsim_api_lock);
+}
+
+/* What is seen at page @window of BAR1 now; NULL: nothing. */
+struct page *nvsim_bar1_page(struct nvgpu *gpu, u64 window)
+{
+	struct nvpages *pages = NULL;
+	struct page *page = NULL;
+	struct nvbar1 *m;
+	u64 at = 0;
+
+	spin_lock(&gpu->bar1_lock);
+	list_for_each_entry(m, &gpu->bar1_windows, place) {
+		if (window < m->window || window - m->window >= m->bytes >> PAGE_SHIFT)
+			continue;
+		pages = m->pages;
+		at = m->first + (window - m->window);
+		nvpages_get(pages);
+		break;
+	}
+	spin_unlock(&gpu->bar1_lock);
+	if (pages) {
+		page = nvpages_page(pages, at, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+		nvpages_put(pages);
+	}
+	return page;
+}
+
+/* @window: the page of BAR1 at which @off is seen. */
+NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at, u64 *window)
 {
 	struct nvgpu *gpu = o->mem->gpu;
 	u64 page = clamp_t(u64, o->mem->page_size, SZ_64K, SZ_2M), bytes;
@@ -34,11 +111,20 @@ NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at)
 	m->of = o;
 	m->tgid = task_tgid_nr(current);
 	m->bytes = bytes;
+	if (!place(gpu, m)) {
+		kfree(m);
+		return NV_ERR_NO_MEMORY;
+	}
+	m->pages = o->mem->pages;
+	m->first = ALIGN_DOWN(off, page) >> PAGE_SHIFT;
+	nvpages_get(m->pages);
+	*window = m->window + (off % page >> PAGE_SHIFT);
 	m->at = 0x100000000000ull + gpu->bar1_next + off % page;
 	gpu->bar1_next += bytes;
 	gpu->bar1_used += bytes;
 	list_add_tail(&m->link, &gpu->bar1_maps);
 	*at = m->at;
+	refill(gpu, m);
 	return NV_OK;
 }
 
@@ -46,6 +132,11 @@ static void drop(struct nvgpu *gpu, struct nvbar1 *m)
 {
 	gpu->bar1_used -= m->bytes;
 	list_del(&m->link);
+	spin_lock(&gpu->bar1_lock);
+	list_del(&m->place);
+	spin_unlock(&gpu->bar1_lock);
+	refill(gpu, m);
+	nvpages_put(m->pages);
 	kfree(m);
 }
 

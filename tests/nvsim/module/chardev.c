@@ -23,6 +23,7 @@ static void file_private_free(struct nv_file_private *fp)
 {
 	u32 i;
 
+	nvsim_bar1_hide(fp);
 	for (i = 0; i < fp->nr_attached; i++)
 		if (fp->attached[i])
 			nvidia_dev_put(fp->attached[i], NULL, 0);
@@ -45,6 +46,7 @@ static int nv_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	fp->magic = NVFP_MAGIC;
 	spin_lock_init(&fp->lock);
+	INIT_LIST_HEAD(&fp->bar1_file);
 	init_waitqueue_head(&fp->wait);
 	if (is_ctl(inode)) {
 		fp->nv = &nvsim_ctl;

@@ -257,6 +257,9 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_LIST_HEAD(&gpu->recs);
 	INIT_LIST_HEAD(&gpu->listeners);
 	INIT_LIST_HEAD(&gpu->bar1_maps);
+	INIT_LIST_HEAD(&gpu->bar1_windows);
+	INIT_LIST_HEAD(&gpu->bar1_files);
+	spin_lock_init(&gpu->bar1_lock);
 	INIT_WORK(&gpu->rc_work, rc_work);
 	INIT_WORK(&gpu->intr_work, intr_work);
 	identify(gpu, index);

@@ -17,6 +17,12 @@ static struct nv_file_private *vma_private(struct vm_area_struct *vma)
 	return fp;
 }
 
+static struct page *page_of(struct nv_file_private *fp, u64 n)
+{
+	return fp->mmap.pages ? nvpages_page(fp->mmap.pages, fp->mmap.first + n, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN)
+			      : nvsim_bar1_page(fp->nv->gpu, fp->mmap.window + n);
+}
+
 static void vma_open(struct vm_area_struct *vma)
 {
 	vma_private(vma);
@@ -39,7 +45,7 @@ static vm_fault_t vma_fault(struct vm_fault *vmf)
 	idx = (vmf->address - vma->vm_start) >> PAGE_SHIFT;
 	if (idx >= fp->mmap.count)
 		return VM_FAULT_SIGBUS;
-	page = nvpages_page(fp->mmap.pages, fp->mmap.first + idx, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	page = page_of(fp, idx);
 	if (!page)
 		return VM_FAULT_SIGBUS;
 	return vmf_insert_pfn(vma, vmf->address & PAGE_MASK, page_to_pfn(page));
@@ -56,7 +62,7 @@ static int vma_access(struct vm_area_struct *vma, unsigned long addr, void *buf,
 		return -EINVAL;
 	if (write && fp->mmap.read_only)
 		return -EACCES;
-	page = nvpages_page(fp->mmap.pages, fp->mmap.first + (off >> PAGE_SHIFT), GFP_KERNEL);
+	page = page_of(fp, off >> PAGE_SHIFT);
 	if (!page)
 		return -ENOMEM;
 	va = page_address(page) + offset_in_page(off);

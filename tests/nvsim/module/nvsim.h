@@ -233,6 +233,9 @@ struct nvgpu {
 	bool lock_lost;			/* 535 returned with the lock taken: no allocation any more */
 	struct ida groups[NVSIM_ENGINES], channels[NVSIM_ENGINES];	/* ids in use, by runlist; all of Turing's in [0] */
 	struct list_head bar1_maps;	/* and these: nvsim_api_lock */
+	struct list_head bar1_windows;	/* and bar1_lock; by their place */
+	struct list_head bar1_files;	/* nv_file_private.bar1_file */
+	spinlock_t bar1_lock;
 	u64 bar1_used, bar1_next;
 	u32 compute_mode;		/* nvsim_api_lock */
 	atomic_t opens;
@@ -276,7 +279,8 @@ struct nvexport {
 struct nvmmap_ctx {
 	bool valid;
 	bool read_only;
-	struct nvpages *pages;
+	struct nvpages *pages;			/* NULL: of video memory, */
+	u64 window;				/* seen through this page of BAR1 and those behind it */
 	u64 first, count;
 };
 
@@ -289,6 +293,7 @@ struct nv_file_private {
 	void *ctl_priv;
 	u32 register_or_refcount;		/* nvsim_api_lock */
 	struct nvmmap_ctx mmap;			/* set once under nvsim_api_lock */
+	struct list_head bar1_file;		/* nvsim_api_lock */
 	u16 max_handles;			/* nvsim_api_lock */
 	struct nvexport *handles;		/* nvsim_api_lock */
 	u32 device_instance;
@@ -542,7 +547,10 @@ NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
 
 /* bar1.c */
 u64 nvsim_bar1_size(void);
-NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at);
+NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at, u64 *window);
+void nvsim_bar1_show(nv_file_private_t *fp);
+void nvsim_bar1_hide(nv_file_private_t *fp);
+struct page *nvsim_bar1_page(struct nvgpu *gpu, u64 window);
 bool nvsim_bar1_unmap(const struct nvobj *o, u64 at);
 bool nvsim_bar1_rename(const struct nvobj *o, u64 old, u64 at);
 void nvsim_bar1_forget(const struct nvobj *o);

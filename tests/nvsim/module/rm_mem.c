@@ -282,7 +282,7 @@ void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd)
 }
 
 /* Gives file @fd its one mapping context. */
-static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, bool ro, s32 fd)
+static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, u64 window, bool ro, s32 fd)
 {
 	bool ctl = m->loc != NVLOC_FB && m->loc != NVLOC_USERMODE;
 	NV_STATUS st = NV_OK;
@@ -297,8 +297,13 @@ static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, bool ro, s32 fd)
 	} else if (!ctl && fp->nv->gpu != m->gpu) {
 		st = NV_ERR_INVALID_ARGUMENT;
 	} else {
-		nvpages_get(m->pages);
-		fp->mmap.pages = m->pages;
+		if (m->loc == NVLOC_FB) {
+			fp->mmap.window = window;
+			nvsim_bar1_show(fp);
+		} else {
+			nvpages_get(m->pages);
+			fp->mmap.pages = m->pages;
+		}
 		fp->mmap.first = off >> PAGE_SHIFT;
 		fp->mmap.count = DIV_ROUND_UP_ULL(offset_in_page(off) + len, PAGE_SIZE);
 		fp->mmap.read_only = ro;
@@ -313,7 +318,7 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 	struct nvclient *c;
 	struct nvobj *o;
 	struct nvmem *m;
-	u64 at = 0;
+	u64 at = 0, window = 0;
 
 	down_write(&nvsim_api_lock);
 	p->status = NV_OK;
@@ -331,11 +336,11 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 	else if (c->tgid != task_tgid_nr(current))
 		p->status = NV_ERR_INVALID_CLIENT;
 	else if (m->loc == NVLOC_FB)
-		p->status = nvsim_bar1_map(o, p->offset, p->length, &at);
+		p->status = nvsim_bar1_map(o, p->offset, p->length, &at, &window);
 	else
 		at = 0x100000000000ull + m->addr + p->offset;
 	if (p->status == NV_OK)
-		p->status = set_context(m, p->offset, p->length,
+		p->status = set_context(m, p->offset, p->length, window,
 					m->read_only || NVOS33_ACCESS(p->flags) == NVOS33_ACCESS_RO, fd);
 	if (p->status == NV_OK)
 		p->pLinear = at;

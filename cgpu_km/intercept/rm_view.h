@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What a process sees of video memory, by a mapping of a GPU's node.
+ *
+ * A mapping shows a part of BAR1. RM_FREE of the memory, RM_UNMAP_MEMORY or the end of the client's
+ * file makes that part free, and the driver gives it to the next mapping, another container's too. It
+ * leaves the page tables of processes as they are (os_unmap_user_space() is empty), and a file can be
+ * mapped again afterwards. So the pages are taken away here before the driver gets the part back, and
+ * neither mmap nor a fault fills them in again.
+ */
+#ifndef CKM_RM_VIEW_H
+#define CKM_RM_VIEW_H
+
+#include <linux/types.h>
+
+struct ckm_backing;
+struct ckm_container;
+struct ckm_cpu_map;
+struct cgpu_obj;
+struct vm_area_struct;
+
+/* The mmap of a GPU node's file. The pages come with the first fault, when the kernel knows the mapping as
+ * one of the file: what ckm_views_end() takes away at the same time is then seen by one of both. 0; -ENXIO:
+ * what it showed is gone; or the driver's error. Sleeps; takes view_lock of the file.
+ */
+int ckm_view_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
+
+/* @map is what @backing shows from here on; NULL: no file was seen. Caller holds rm_lock. */
+void ckm_view_begin_locked(struct ckm_backing *backing, struct ckm_cpu_map *map);
+
+/* Take away what is seen of @map, which the caller has taken out of its tree, or with false let it be
+ * seen again. Sleeps; takes view_lock, rm_lock.
+ */
+void ckm_view_end(struct ckm_container *ct, struct ckm_cpu_map *map, bool ended);
+
+/* The same for good, for all that is below @root, which is being freed: no mapping is added there. Sleeps;
+ * takes view_lock, and rm_lock for some mappings at a time.
+ */
+void ckm_views_end(struct ckm_container *ct, const struct cgpu_obj *root);
+
+/* Before the driver releases the file: a control file takes its clients along, and a file of a GPU's
+ * node shows nothing any more. Sleeps; takes view_lock, rm_lock.
+ */
+void ckm_views_file_ends(struct ckm_backing *backing);
+
+#endif

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants that keep a mapping of video memory after the driver has given its part of BAR1 to the next one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from slicebox import MIB, Box, clean_box
+from slicebox import nvclient as nv
+
+pytestmark = [pytest.mark.once, pytest.mark.attached]
+
+NAMES = (f"{n:012x}" + "ba" * 26 for n in itertools.count(0xBA0000000000))
+LENGTH = 2 * MIB
+MINE, SECRET = 0x11111111, 0x5EC2E75E
+
+
+@pytest.fixture
+def neighbour() -> Iterator[Box]:
+    with Box(next(NAMES), 64) as made:
+        yield made
+
+
+@pytest.fixture
+def box(neighbour: Box) -> Iterator[Box]:
+    with clean_box(next(NAMES), 64) as made:
+        yield made
+
+
+class View:
+    """Video memory, mapped by a file that stays open."""
+
+    def __init__(self, gpu: nv.Gpu):
+        self.gpu, self.rm = gpu, gpu.rm
+        status, self.memory = gpu.alloc_vidmem(LENGTH)
+        assert status == 0
+        self.node = gpu.open_node()
+        status, self.address = self.rm.map_memory(self.node, gpu.device, self.memory, LENGTH)
+        assert status == 0
+        self.mapping = self.node.mmap(LENGTH)
+        self.mapping.write32(0, MINE)
+
+    def close_files(self) -> None:
+        """The client's control file, and the node that is registered on it and keeps it."""
+        self.gpu.node.close()
+        self.rm.ctl.close()
+
+    def ends_by(self, way: str) -> None:
+        calls: dict[str, Callable[[], int | None]] = {
+            "unmap": lambda: self.rm.unmap_memory(self.gpu.device, self.memory, self.address),
+            "memory": lambda: self.gpu.free(self.memory),
+            "device": lambda: self.rm.free(self.gpu.device, self.rm.handle),
+            "client": lambda: self.rm.free(self.rm.handle, self.rm.handle),
+            "file": self.close_files,
+        }
+        assert not calls[way]()
+
+    def seen(self) -> int:
+        """What a process reads there; 0: nothing, it is killed."""
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGBUS, signal.SIG_DFL)
+            os._exit({MINE: 1, SECRET: 2}.get(self.mapping.read32(0), 3))
+        status = os.waitpid(pid, 0)[1]
+        assert not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGBUS
+        return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+
+    def close(self) -> None:
+        self.mapping.close()
+        self.node.close()
+
+
+@pytest.fixture
+def view(box: Box) -> Iterator[View]:
+    with box.client() as client:
+        made = View(client.gpu(0))
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("way", ["unmap", "memory", "device", "client", "file"])
+def test_the_neighbours_memory_by_a_mapping_that_is_kept(view: View, neighbour: Box, way: str):
+    assert view.seen() == 1
+    view.ends_by(way)
+    with neighbour.client() as client:
+        gpu = client.gpu(0)
+        for _ in range(4):  # its place in BAR1 is among those that are given to these
+            status, memory = gpu.alloc_vidmem(LENGTH)
+            assert status == 0
+            gpu.map_cpu(memory, LENGTH).write32(0, SECRET)
+        assert view.seen() == 0
+    with pytest.raises(OSError):
+        view.node.mmap(LENGTH)
+
+
+def test_other_mappings_stay(view: View):
+    """Of the same client and of the same memory; one that is unmapped for another's name is its own again."""
+    again = View(view.gpu)
+    status, _ = view.rm.map_memory(gpu_node := view.gpu.open_node(), view.gpu.device, view.memory, LENGTH)
+    assert status == 0
+    second = gpu_node.mmap(LENGTH)
+    view.ends_by("unmap")
+    assert (view.seen(), again.seen(), second.read32(0)) == (0, 1, MINE)
+    view.ends_by("memory")
+    assert again.seen() == 1
+    second.close()
+    gpu_node.close()
+    again.close()
