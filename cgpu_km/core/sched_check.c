@@ -218,7 +218,13 @@ static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 
 	l->samples++;
 }
 
-static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 sampled)
+static void count_alone(struct cgpu_check_slot *s, bool on_engine)
+{
+	s->alone++;
+	s->alone_on_engine += on_engine;
+}
+
+static void count_corun(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 sampled)
 {
 	u64 weight = cgpu_hw_weight(t, thawed, true), tsgs = cgpu_hw_weight(t, thawed, false);
 	u32 mask;
@@ -227,11 +233,6 @@ static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 t
 		u32 i = __builtin_ctz(mask);
 		struct cgpu_check_slot *s = &l->slot[i];
 
-		if (cgpu_is_one(thawed)) {
-			s->alone++;
-			s->alone_on_engine += sampled == thawed;
-			return;
-		}
 		s->corun++;
 		s->corun_on_engine += sampled == 1u << i;
 		s->expected_by_ts += (u32)cgpu_hw_share(t, weight, i, true, CGPU_CHECK_UNIT);
@@ -243,12 +244,31 @@ static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 t
 	}
 }
 
-/* All that have the GPU open are known to be frozen or thawed, at timeslices in force. */
-static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
-		     const struct cgpu_check_mark *at, u64 at_ns)
+/* The timeslices of those that are thawed are in force. */
+static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u64 at_ns)
 {
-	return !(t->opened_mask & ~(at->frozen | at->thawed)) && at_ns > l->timed_ns + LONG_NS &&
-	       !((t->ts_failed_mask | t->ts_dirty_mask | l->uncommitted) & at->thawed);
+	return at_ns > l->timed_ns + LONG_NS &&
+	       !((t->ts_failed_mask | t->ts_dirty_mask | l->uncommitted) & thawed);
+}
+
+/* One that runs alone does so whatever its timeslice. */
+static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t,
+			 const struct cgpu_check_mark *at, u64 at_ns, u32 sampled)
+{
+	if (t->opened_mask & ~(at->frozen | at->thawed))
+		return;
+	if (cgpu_is_one(at->thawed))
+		count_alone(&l->slot[__builtin_ctz(at->thawed)], sampled == at->thawed);
+	else if (is_timed(l, t, at->thawed, at_ns))
+		count_corun(l, t, at->thawed, sampled);
+}
+
+/* Of a GPU that nobody had open no sample was read. */
+static void note_period(struct cgpu_check *l, u64 gap_ns)
+{
+	if (gap_ns > 2 * LONG_NS)
+		return;
+	l->period_ns = l->period_ns ? (7 * l->period_ns + gap_ns) / 8 : gap_ns;
 }
 
 /**
@@ -269,6 +289,7 @@ void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u3
 	if (at_ns <= before_ns)
 		return;
 	l->seen_ns = at_ns;
+	note_period(l, at_ns - before_ns);
 	if (at_ns < MARGIN_NS || !in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at)) {
 		l->left_engine = 0;
 		return;
@@ -282,8 +303,7 @@ void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u3
 		if (at_ns > LONG_NS && in_force(l, at_ns - LONG_NS, at_ns, &since))
 			long_frozen = since.frozen & at.frozen;
 		count_frozen(l, at.frozen, long_frozen, sampled);
-		if (is_timed(l, t, &at, at_ns))
-			count_thawed(l, t, at.thawed, sampled);
+		count_thawed(l, t, &at, at_ns, sampled);
 		l->left_engine |= at.frozen;
 	}
 	l->left_engine &= at.frozen & ~sampled;

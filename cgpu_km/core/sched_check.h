@@ -65,7 +65,8 @@ struct cgpu_check {
 	u64 wait_ns;		/* after a suspicion that came to nothing: doubles */
 	u32 seen;		/* CGPU_CTRL_* that were seen to move the share */
 	u32 pad;
-	u64 reserved[6];
+	u64 period_ns;		/* of the samples, a running mean; 0: not known */
+	u64 reserved[5];
 	struct cgpu_check_slot slot[CGPU_SLOTS];
 };
 

@@ -2,6 +2,7 @@
 /* Evaluation of the samples: docs/reference/policies.md, section 6. */
 #include "sched_check.h"
 
+#include "sched_hold.h"
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
@@ -363,6 +364,9 @@ void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 n
  * @mask: slots, 0 lets all go
  * @now_ns: monotonic
  *
+ * A freeze has to last for long to show whether one leaves the GPU by it. What a container does without the others
+ * is seen in samples alone, so for timeslices the others are held around those.
+ *
  * Context: Caller serialises. Acts at the next cgpu_sched_next().
  */
 void cgpu_check_hold(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 now_ns)
@@ -370,5 +374,8 @@ void cgpu_check_hold(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 n
 	if (!mask && l->next_ns < now_ns + CGPU_CHECK_POLL_MS * MS_NS)
 		l->next_ns = now_ns + CGPU_CHECK_POLL_MS * MS_NS;
 	l->held = mask;
-	cgpu_sched_set_held(t, mask, now_ns);
+	if (mask && l->suspect == CGPU_CTRL_TIMESLICE && l->period_ns)
+		cgpu_hold_at_samples(t, mask, l->seen_ns, l->period_ns);
+	else
+		cgpu_sched_set_held(t, mask, now_ns);
 }

@@ -221,6 +221,7 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
 	t->ts_failed_mask &= gone;
 	t->ts_dirty_mask &= gone;
 	t->held_mask &= gone;
+	t->hold_mask &= gone;
 	pack(t);
 }
 
@@ -406,6 +407,7 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
 void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns)
 {
 	account(t, now_ns);
+	t->hold_mask = 0;
 	t->held_mask = mask & t->live_mask;
 	cgpu_rr_refresh(t);
 }

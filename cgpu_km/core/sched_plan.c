@@ -7,6 +7,7 @@
 #include "sched_debt.h"
 #include "sched_dense.h"
 #include "sched_failed.h"
+#include "sched_hold.h"
 #include "sched_prio.h"
 #include "sched_resist.h"
 #include "sched_rr.h"
@@ -46,6 +47,8 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 contend;
 
+	v->left_ns = CGPU_NEVER_NS;
+	cgpu_hold_step(t, &v->left_ns);
 	v->policy = cgpu_policy_get(t->policy);
 	v->live = t->live_mask;
 	v->opened = t->opened_mask;
@@ -71,12 +74,11 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->corun = 1;
 	v->ts_scale = 1;
 	if (v->present && !v->exclusive) {
-		u32 low = v->corunnable & v->opened;
+		u32 low = (v->corunnable | t->hold_mask) & ~v->high & v->opened;
 
 		v->corun = v->policy->slices ? 1 : count(low);
 		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
 	}
-	v->left_ns = CGPU_NEVER_NS;
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
 	v->expected = v->exclusive && cgpu_prio_is_expected(t, v->awake, &v->left_ns);
 }
@@ -277,7 +279,7 @@ static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bo
 			    struct cgpu_sched_plan *plan)
 {
 	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
-	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
+	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low | t->hold_mask : 0);
 
 	v->restless = mask ? cgpu_rr_restless(t) : 0;
 	for (; mask; mask &= mask - 1) {

@@ -178,11 +178,12 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
-		    t->held_mask | t->wait_mask | t->capped_mask |
+		    t->held_mask | t->hold_mask | t->wait_mask | t->capped_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask | t->dense_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
+	       (t->hold_every_ns || !t->hold_mask) &&
 	       !((t->controls | t->ineffective) & ~controls) &&
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&

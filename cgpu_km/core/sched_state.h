@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	15	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	16	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -139,6 +139,9 @@ struct cgpu_sched {
 	u32 use_little;		/* 1: it has left so much, and not used it up since */
 	u32 use_spread;		/* 1: the periods are such that they fall evenly into them */
 	u32 use_trusted;	/* 1: a sample came since high priority opened the GPU */
+	u32 hold_mask;		/* slots that are in held_mask around samples only */
+	u64 hold_at_ns;		/* a sample is due */
+	u64 hold_every_ns;	/* and so long after it the next one; more than 0 with hold_mask */
 };
 
 #endif

@@ -87,6 +87,34 @@ def test_a_high_priority_one_shows_that_timeslices_move():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("work", [0.3, 0.4, 0.6])
+def test_a_hold_for_timeslices_is_around_samples_only(work, seed):
+    """High priority in bursts has no more of the GPU than without timeslices; nobody is frozen for a second for it."""
+    gpu = CheckGpu(PREEMPT, seed=seed)
+    gpu.turn.set("prio_ratio", 80)
+    gpu.add(highprio=1, work=work)
+    low = gpu.add()
+    longest, since = 0, gpu.turn.now
+    for _ in range(15_000):
+        gpu.run(0.002)
+        if gpu.turn.t.run_mask >> low & 1:
+            since = gpu.turn.now
+        longest = max(longest, gpu.turn.now - since)
+    assert longest < 25 * MS
+    assert 0 < gpu.held_ms[low] < 400 and (TIMESLICE, 0) not in gpu.findings
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ineffective_timeslices_beside_high_priority_are_found(seed):
+    """It always has work: held around samples, the others show that it is on the engine in each."""
+    gpu = CheckGpu(PREEMPT, ineffective=TIMESLICE, seed=seed)
+    gpu.turn.set("prio_ratio", 80)
+    gpu.add(highprio=1)
+    gpu.add()
+    assert gpu.run(300, lambda: gpu.turn.t.ineffective == TIMESLICE) < 120
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_little_work_is_no_proof_against_timeslices(seed):
     """It gets a quarter, as without the control, because it asks for no more: held alone, it is seen to idle."""
     gpu = CheckGpu(SOFT, seed=seed)
