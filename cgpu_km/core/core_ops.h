@@ -3,8 +3,8 @@
  * The operations of a core. cgpu_km.ko calls a core through this table only, so that
  * it can be replaced while containers run.
  *
- * Trees, memory records, ledgers and effect checks are the shell's ABI (they have reserved
- * words); only struct cgpu_sched is versioned and migrated. Its layout is private to
+ * Trees, memory records, ledgers, effect checks (they have reserved words) and steps are the
+ * shell's ABI; only struct cgpu_sched is versioned and migrated. Its layout is private to
  * the core.
  */
 #ifndef CGPU_CORE_OPS_H
@@ -21,12 +21,13 @@
 #include "sched_check.h"
 #include "sched_gpu.h"
 #include "sched_stat.h"
+#include "sched_step.h"
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		22	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		23	/* of this table and of the shell's records */
 
-/* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
+/* The scheduler of one GPU: sched_gpu.h, sched_stat.h, sched_step.h. */
 struct cgpu_sched_ops {
 	void (*init)(struct cgpu_sched *t, u64 now_ns);
 	int (*add)(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio, u64 now_ns,
@@ -43,9 +44,8 @@ struct cgpu_sched_ops {
 	void (*set_channels)(struct cgpu_sched *t, u32 slot, u32 channels, u32 tsgs, u64 now_ns);
 	bool (*is_frozen)(const struct cgpu_sched *t, u32 slot);
 	u64 (*auto_slice_ns)(u64 control_p50_ns);
-	void (*next)(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
-	void (*ack)(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
-		    const struct cgpu_sched_ack *ack);
+	void (*step)(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_step *s,
+		     const struct cgpu_step_event *event);
 	void (*stat)(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		     struct cgpu_sched_stat *st);
 	void (*view)(const struct cgpu_sched *t, struct cgpu_sched_view *view);
@@ -60,7 +60,6 @@ struct cgpu_sched_ops {
 	 */
 	int (*migrate_back)(const struct cgpu_sched *t, void *older, u32 older_version);
 	u32 (*control_moved)(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
-	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 	void (*freeze_failed)(struct cgpu_sched *t, u32 slot, u64 now_ns);
 	void (*set_paused)(struct cgpu_sched *t, u32 paused, u64 now_ns);
 	int (*set_costs)(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns);
@@ -69,9 +68,6 @@ struct cgpu_sched_ops {
 /* Whether the controls act: sched_check.h. */
 struct cgpu_check_ops {
 	void (*init)(struct cgpu_check *l, u64 now_ns);
-	void (*acted)(struct cgpu_check *l, const struct cgpu_sched *t,
-		      const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
-		      bool committed, u64 now_ns);
 	void (*touched)(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
 	u64 (*until_ns)(const struct cgpu_sched *t, u64 now_ns);
 	void (*sample)(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot);

@@ -3,7 +3,8 @@
  * The scheduler of one GPU: which slots may run, until when, by which control.
  *
  * (state, event, now) -> plan. The shell carries the plan out with driver calls that take
- * 0.25 to 5 ms, then passes the times at which each part took effect to cgpu_sched_ack().
+ * 0.25 to 5 ms, as sched_step.h asks for them, which passes the times at which each part took
+ * effect to cgpu_sched_ack().
  * Deficits are computed from those times, never from the plan.
  *
  * Caller serialises (the GPU's mutex). now_ns is monotonic. None allocates, sleeps, reads a clock.

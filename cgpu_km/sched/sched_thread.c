@@ -53,129 +53,123 @@ static void tell_costs(struct ckm_gpu *gpu, const struct cgpu_core_ops *core)
 	st->told_timeslice_us = st->timeslice_us;
 }
 
-static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
+/* A slice that is not the administrator's follows what a hand-over takes. No plan with calls is under way. */
+static void follow_control(struct ckm_gpu *gpu, const struct cgpu_core_ops *core)
 {
-	const struct cgpu_core_ops *core;
-	u64 slice_ns, handover_ns = 0;
-	bool usable;
+	u64 handover_ns = 0, slice_ns;
 
-	lockdep_assert_held(&gpu->ctrl_lock);
-	spin_lock(&gpu->lock);
 	if (!gpu->slice_is_set && gpu->ctrl.samples >= SLICE_SAMPLES &&
 	    gpu->turns % SLICE_SAMPLES == 0)
 		handover_ns = ckm_ctrl_handover_ns(gpu);
+	if (!handover_ns)
+		return;
+	slice_ns = core->sched.auto_slice_ns(handover_ns / 2);
+	core->sched.set_slice_us(gpu->sched, div_u64(slice_ns, 1000), ktime_get_ns());
+}
+
+/* @core was entered under gpu->lock. */
+static void step_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, struct cgpu_step *s,
+			struct cgpu_step_event *event)
+{
+	lockdep_assert_held(&gpu->lock);
+	event->now_ns = ktime_get_ns();
+	core->sched.step(gpu->sched, gpu->check, s, event);
+}
+
+/* False: there is no core. */
+static bool make_plan(struct ckm_gpu *gpu, struct cgpu_step *s)
+{
+	struct cgpu_step_event unread = { .kind = CGPU_STEP_EVENT_READ };
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_PLAN,
+				    .restarts = ckm_ctrl_needs_restart(gpu) };
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->ctrl_lock);
+	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		tell_costs(gpu, core);
-		if (handover_ns) {
-			slice_ns = core->sched.auto_slice_ns(handover_ns / 2);
-			core->sched.set_slice_us(gpu->sched, div_u64(slice_ns, 1000),
-						 ktime_get_ns());
-		}
-		usable = ckm_run_state_usable_locked(gpu);
-		if (!usable && gpu->run.core_knows) {
-			core->sched.set_run_state(gpu->sched, 0, 0, ktime_get_ns());
+		follow_control(gpu, core);
+		if (!ckm_run_state_usable_locked(gpu) && gpu->run.core_knows) {
+			step_locked(gpu, core, s, &unread);
 			gpu->run.core_knows = false;
 		}
-		core->sched.next(gpu->sched, ktime_get_ns(), plan);
-		if (!usable)
-			plan->poll_ns = 0;
-		ckm_run_state_moving_locked(gpu, plan->freeze_mask | plan->thaw_mask);
+		step_locked(gpu, core, s, &event);
+		ckm_run_state_moving_locked(gpu, s->plan.freeze_mask | s->plan.thaw_mask);
 		ckm_core_leave();
 	}
 	spin_unlock(&gpu->lock);
 	return core;
 }
 
-static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
+/* Make the call that the step asks for. */
+static void make_call(struct ckm_gpu *gpu, const struct cgpu_step *s, struct cgpu_step_event *event)
 {
-	struct cgpu_sched_ack ack = { 0 };
+	event->begin_ns = ktime_get_ns();
+	if (s->kind == CGPU_STEP_TIMESLICE)
+		event->done = ckm_timeslices_set(gpu, s, &event->more);
+	else if (s->kind == CGPU_STEP_RESTART)
+		event->done = ckm_ctrl_commit(gpu, s->mask, &event->refused_ns);
+	else
+		event->done = ckm_ctrl_freeze(gpu, s->mask, s->kind == CGPU_STEP_FREEZE);
+	event->end_ns = ktime_get_ns();
+}
+
+/* The last call of the plan was answered, and the core told. */
+static void acted_locked(struct ckm_gpu *gpu, const struct cgpu_step *s)
+{
+	const struct cgpu_sched_plan *plan = &s->plan;
+
+	ckm_run_state_moved_locked(gpu, (plan->freeze_mask & ~s->ack.run_mask) |
+				   (plan->thaw_mask & s->ack.run_mask), ktime_get_ns());
+	ckm_events_turns_locked(gpu, plan->freeze_mask);
+}
+
+/* Make the calls of a plan. */
+static void act(struct ckm_gpu *gpu, struct cgpu_step *s)
+{
 	const struct cgpu_core_ops *core;
-	bool committed = true;
-	u64 failed_ns = 0, begin_ns;
-	u32 frozen, thawed = 0;
 
-	ckm_timeslices_set(gpu, plan, &ack);
-	/* Setting timeslices is not part of the duration of a freeze or thaw. */
-	ack.begin_ns = ktime_get_ns();
-	if (plan->thaw_first)
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
-	ack.thawed_ns = ktime_get_ns();
-	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true);
-	ack.frozen_ns = ktime_get_ns();
-	if (!plan->thaw_first) {
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
-		ack.thawed_ns = ktime_get_ns();
-	}
-	if (plan->timeslice_mask & ~ack.timeslice_more ||
-	    ((plan->freeze_mask | plan->thaw_mask) && ckm_ctrl_needs_restart(gpu))) {
-		begin_ns = ktime_get_ns();
-		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
-		/* Like any call, in its middle. */
-		if (committed)
-			ack.restarted_ns = (begin_ns + ktime_get_ns()) / 2;
-	}
-	/* If the driver refused the restart that they need, no call took effect: repeat all
-	 * of them. If there was no channel to call it on, nothing can run, and the calls
-	 * count as done.
-	 */
-	if (!committed && failed_ns) {
-		frozen = 0;
-		thawed = 0;
-		ack.timeslice_mask = 0;
-	}
-	if (!plan->freeze_mask)
-		ack.frozen_ns = ack.begin_ns;
-	if (!plan->thaw_mask)
-		ack.thawed_ns = ack.begin_ns;
-	/* If the GPU needs the restart, nothing took effect until it succeeded: shift the
-	 * times by the time spent in refused attempts.
-	 */
-	if (ckm_ctrl_needs_restart(gpu)) {
-		ack.begin_ns += failed_ns;
-		ack.frozen_ns += failed_ns;
-		ack.thawed_ns += failed_ns;
-	}
-	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) &
-		       ~(plan->thaw_mask & ~thawed);
+	while (s->mask) {
+		struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_DONE };
 
-	spin_lock(&gpu->lock);
-	ckm_run_state_moved_locked(gpu, (plan->freeze_mask & ~ack.run_mask) |
-				   (plan->thaw_mask & ack.run_mask), ktime_get_ns());
-	core = ckm_core_enter();
-	if (core) {
-		core->sched.ack(gpu->sched, plan, &ack);
-		core->check.acted(gpu->check, gpu->sched, plan, &ack, committed, ktime_get_ns());
-		ckm_core_leave();
-		ckm_events_turns_locked(gpu, plan->freeze_mask);
+		make_call(gpu, s, &event);
+		spin_lock(&gpu->lock);
+		core = ckm_core_enter();
+		if (core) {
+			step_locked(gpu, core, s, &event);
+			if (!s->mask)
+				acted_locked(gpu, s);
+			ckm_core_leave();
+		} else {
+			s->mask = 0;
+		}
+		spin_unlock(&gpu->lock);
 	}
-	spin_unlock(&gpu->lock);
 	gpu->turns++;
 }
 
-/* Read the run state and pass it to the core. True: the plan no longer fits. */
-static bool poll_run_state(struct ckm_gpu *gpu)
+/* Read the run state and pass it to the core. */
+static void poll_run_state(struct ckm_gpu *gpu, struct cgpu_step *s)
 {
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_READ };
 	const struct cgpu_core_ops *core;
-	bool changed = true;
-	u32 known, busy;
 	u64 began;
 
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		began = ktime_get_ns();
-		ckm_run_state_read_locked(gpu, core, &known, &busy);
-		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
-		/* Without a source the next plan has no interval: do not poll on. */
-		changed |= !ckm_run_state_usable_locked(gpu);
-		gpu->run.core_knows = known;
+		ckm_run_state_read_locked(gpu, core, &event.known, &event.busy);
+		step_locked(gpu, core, s, &event);
+		gpu->run.core_knows = event.known;
 		gpu->run.read_ns = ktime_get_ns();
 		gpu->run.cost_ns = gpu->run.read_ns - began;
 		ckm_core_leave();
+	} else {
+		s->kind = CGPU_STEP_PLAN;
 	}
 	spin_unlock(&gpu->lock);
-	return changed;
 }
 
 /* Between half of @mean_ns and one and a half, drawn for each reading. At equal intervals the
@@ -187,28 +181,23 @@ static u64 draw_interval_ns(u64 mean_ns)
 	return mean_ns / 2 + (u64)reciprocal_scale(get_random_u32(), (u32)min_t(u64, mean_ns, U32_MAX));
 }
 
-/* When the run state must be read again for @plan: plans in between do not put it off. */
-static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan, u64 now)
+/* When the run state must be read again: plans in between do not put it off. */
+static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_step *s, u64 now)
 {
 	u64 due = CGPU_NEVER_NS;
 
-	if (!plan->poll_ns)
+	if (!s->poll_ns)
 		return due;
 	spin_lock(&gpu->lock);
 	/* A source that went out of use is read once more: the plan that follows clears the
 	 * core's run state.
 	 */
 	if (ckm_run_state_usable_locked(gpu) || gpu->run.core_knows)
-		due = max(gpu->run.read_ns + max(draw_interval_ns(plan->poll_ns),
+		due = max(gpu->run.read_ns + max(draw_interval_ns(s->poll_ns),
 						 COST_PARTS * gpu->run.cost_ns),
 			  now + POLL_MIN_NS);
 	spin_unlock(&gpu->lock);
 	return due;
-}
-
-static bool has_calls(const struct cgpu_sched_plan *plan)
-{
-	return plan->freeze_mask || plan->thaw_mask || plan->timeslice_mask;
 }
 
 static bool is_woken(const struct ckm_gpu *gpu)
@@ -216,35 +205,27 @@ static bool is_woken(const struct ckm_gpu *gpu)
 	return READ_ONCE(gpu->kicked) || kthread_should_stop();
 }
 
-/* Sleep until the plan ends, the run state no longer fits it, or the state changed. */
-static void sleep_on(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
+/* Sleep until the wait is over, the run state must be read, or the state changed. */
+static void sleep_on(struct ckm_gpu *gpu, struct cgpu_step *s)
 {
-	u64 now = ktime_get_ns(), end = CGPU_NEVER_NS, due;
+	u64 now = ktime_get_ns(), due = reading_due_ns(gpu, s, now), end = min(s->until_ns, due);
 
-	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
-		usleep_range(50, 100);
-		return;
-	}
-	if (plan->until_ns != CGPU_NEVER_NS)
-		end = plan->until_ns + plan->late_ns;
-	for (; end > now; now = ktime_get_ns()) {
-		due = reading_due_ns(gpu, plan, now);
-		if (min(end, due) == CGPU_NEVER_NS) {
-			wait_event_interruptible(gpu->wait, is_woken(gpu));
-			return;
-		}
+	if (end == CGPU_NEVER_NS)
+		wait_event_interruptible(gpu->wait, is_woken(gpu));
+	else if (end > now)
 		wait_event_interruptible_hrtimeout(gpu->wait, is_woken(gpu),
-						   ns_to_ktime(min(end, due) - now));
-		if (is_woken(gpu) || due > end || poll_run_state(gpu))
-			return;
-	}
+						   ns_to_ktime(end - now));
+	if (!is_woken(gpu) && due <= s->until_ns && end != CGPU_NEVER_NS)
+		poll_run_state(gpu, s);
+	else
+		s->kind = CGPU_STEP_PLAN;
 }
 
 static int sched_thread(void *data)
 {
 	struct ckm_gpu *gpu = data;
-	struct cgpu_sched_plan plan;
-	bool ok, acted;
+	struct cgpu_step s = {};
+	bool planned;
 
 	/* The default of 50 us is longer than the shortest interval between two readings, and would
 	 * move them to the time of other timers. Since Linux 6.3 that of real-time tasks is not
@@ -254,18 +235,14 @@ static int sched_thread(void *data)
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->ctrl_lock);
-		ok = !gpu->paused && make_plan(gpu, &plan);
-		acted = ok && has_calls(&plan);
-		if (acted)
-			act(gpu, &plan);
+		planned = !gpu->paused && make_plan(gpu, &s);
+		if (planned && s.mask)
+			act(gpu, &s);
 		mutex_unlock(&gpu->ctrl_lock);
-		/* The end of the turn depends on the acknowledged times: plan again. */
-		if (acted)
-			continue;
-		if (ok)
-			sleep_on(gpu, &plan);
-		else
+		if (!planned)
 			wait_event_interruptible(gpu->wait, is_woken(gpu));
+		while (planned && s.kind == CGPU_STEP_WAIT)
+			sleep_on(gpu, &s);
 	}
 	return 0;
 }
@@ -288,17 +265,17 @@ static void set_paused(struct ckm_gpu *gpu, bool paused)
 /* False: a container may still be frozen. */
 static bool thaw_all(struct ckm_gpu *gpu)
 {
-	struct cgpu_sched_plan plan;
+	struct cgpu_step s = {};
 	u32 plans;
 
 	for (plans = 0; plans < PAUSE_PLANS; plans++) {
-		if (!make_plan(gpu, &plan))
+		if (!make_plan(gpu, &s))
 			return false;
-		if (has_calls(&plan)) {
-			act(gpu, &plan);
+		if (s.mask) {
+			act(gpu, &s);
 			continue;
 		}
-		if (plan.until_ns == CGPU_NEVER_NS)
+		if (s.until_ns == CGPU_NEVER_NS)
 			return true;
 		usleep_range(1000, 2000);
 	}

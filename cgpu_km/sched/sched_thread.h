@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* One thread per GPU: gets a plan from the core's scheduler, makes the calls, and
- * acknowledges to the core when each took effect.
+/* One thread per GPU: it drives the core's step machine (core/sched_step.h), makes the calls and
+ * reads the run state.
  */
 #ifndef CKM_SCHED_THREAD_H
 #define CKM_SCHED_THREAD_H

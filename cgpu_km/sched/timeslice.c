@@ -4,7 +4,7 @@
 #include <linux/slab.h>
 
 #include "core/nv_abi.h"
-#include "core/sched_gpu.h"
+#include "core/sched_step.h"
 #include "driver/driver.h"
 #include "sched/runlist.h"
 #include "sched/timeslice.h"
@@ -104,28 +104,26 @@ static void set_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us, s
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, tsgs->failed);
 }
 
-void ckm_timeslices_set(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan,
-			struct cgpu_sched_ack *ack)
+u32 ckm_timeslices_set(struct ckm_gpu *gpu, const struct cgpu_step *s, u32 *more)
 {
-	struct tsgs *tsgs;
-	u32 mask, slot, left = CALLS_MAX;
+	u32 mask, slot, timeslice_us, left = CALLS_MAX, done = 0;
+	struct tsgs *tsgs = kmalloc(sizeof(*tsgs), GFP_KERNEL);
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	if (!plan->timeslice_mask)
-		return;
-	tsgs = kmalloc(sizeof(*tsgs), GFP_KERNEL);
-	for (mask = tsgs ? plan->timeslice_mask : 0; mask; mask &= mask - 1) {
+	for (mask = tsgs ? s->mask : 0; mask; mask &= mask - 1) {
 		slot = __ffs(mask);
+		timeslice_us = s->plan.timeslice_us[slot];
 		tsgs->count = 0;
 		tsgs->failed = NV_OK;
 		tsgs->more = false;
-		take_tsgs(gpu, slot, plan->timeslice_us[slot], left, tsgs);
-		set_timeslice(gpu, slot, plan->timeslice_us[slot], tsgs);
+		take_tsgs(gpu, slot, timeslice_us, left, tsgs);
+		set_timeslice(gpu, slot, timeslice_us, tsgs);
 		left -= tsgs->count;
 		if (tsgs->failed == NV_OK && tsgs->more)
-			ack->timeslice_more |= BIT(slot);
+			*more |= BIT(slot);
 		else if (tsgs->failed == NV_OK)
-			ack->timeslice_mask |= BIT(slot);
+			done |= BIT(slot);
 	}
 	kfree(tsgs);
+	return done;
 }

@@ -208,8 +208,10 @@ class Gpu:
             self._control(lambda: True, self.profile.set_timeslice_us)
         return self._control(effect, self.profile.set_timeslice_us)
 
-    def commit(self, numbers: Sequence[int]) -> bool:
-        """RESTART_RUNLIST on a channel of these containers; on failure, on the next one."""
+    def commit(self, numbers: Sequence[int]) -> tuple[bool, int]:
+        """RESTART_RUNLIST on a channel of these containers; on failure, on the next one. Gives whether one succeeded,
+        and how long the failures took.
+        """
 
         def effect() -> bool:
             if self.rng.random() * 100 < self.personality.err40_pct:
@@ -220,8 +222,12 @@ class Gpu:
             self.lib.cgpu_sim_commit(self.sim)
             return True
 
-        tries = sum(self.clients[number].processes for number in numbers)
-        return any(self._control(effect, self.profile.restart_us) for _ in range(tries))
+        refused_ns = 0
+        for _ in range(sum(self.clients[number].processes for number in numbers)):
+            if self._control(effect, self.profile.restart_us):
+                return True, refused_ns
+            refused_ns += self.control_ns[-1]
+        return False, refused_ns
 
     # Measurements.
 

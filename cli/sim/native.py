@@ -23,7 +23,7 @@ from cgpu_common.exits import CgpuError, Exit
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", '-DCGPU_VERSION="0.0.0"')
-HEADERS = ("sched_gpu.h", "sched_check.h", "timeline.h")
+HEADERS = ("sched_step.h", "timeline.h")
 TYPES = "typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;\n"
 
 

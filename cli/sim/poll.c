@@ -2,7 +2,7 @@
 /* The scheduler thread asleep, with the readings of the run state between: hundred thousands of
  * them in ten seconds, too many for Python.
  */
-#include "sched_gpu.h"
+#include "sched_step.h"
 
 #include "engine.h"
 
@@ -23,9 +23,11 @@ static bool read_client(struct cgpu_sim *s, struct cgpu_sim_poll *p, u32 client)
 	return busy;
 }
 
-bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t)
+void cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		   struct cgpu_step *step)
 {
-	u32 known = 0, busy = 0, i;
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_READ };
+	u32 i;
 
 	p->polls++;
 	p->read_ns = s->now_ns;
@@ -35,18 +37,19 @@ bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sche
 
 		if (!t->slot[p->slot[i]].channels)
 			continue;
-		known |= bit;
+		event.known |= bit;
 		if (read_client(s, p, i))
-			busy |= bit;
+			event.busy |= bit;
 	}
-	return p->set_run_state(t, known, busy, p->began_ns + s->now_ns);
+	event.now_ns = p->began_ns + s->now_ns;
+	p->step(t, NULL, step, &event);
 }
 
-bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
-		    u64 poll_ns, u64 to_ns)
+void cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		    struct cgpu_step *step, u64 to_ns)
 {
-	while (poll_ns) {
-		u64 at = p->read_ns + cgpu_sim_around(&p->rng, poll_ns, poll_ns / 2);
+	while (step->poll_ns) {
+		u64 at = p->read_ns + cgpu_sim_around(&p->rng, step->poll_ns, step->poll_ns / 2);
 
 		if (at < s->now_ns)
 			at = s->now_ns;
@@ -54,9 +57,9 @@ bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sch
 		if (at >= to_ns)
 			break;
 		cgpu_sim_advance(s, at);
-		if (cgpu_sim_read(s, p, t))
-			return true;
+		cgpu_sim_read(s, p, t, step);
+		if (step->kind == CGPU_STEP_PLAN)
+			return;
 	}
 	cgpu_sim_advance(s, to_ns);
-	return false;
 }

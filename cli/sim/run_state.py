@@ -32,16 +32,16 @@ class RunState:
         self.struct.word_ns, self.struct.words, self.struct.wake_ns = READ_NS, CHANNELS, WAKE_COST_NS
         self.struct.began_ns, self.struct.late_ns = began_ns, late_ns
         self.struct.rng = gpu.rng.getrandbits(64)
-        self.struct.set_run_state = gpu.ffi.addressof(gpu.lib, "cgpu_sched_set_run_state")
+        self.struct.step = gpu.ffi.addressof(gpu.lib, "cgpu_sched_step")
 
     def use(self, slots: Sequence[int]) -> None:
         """The core's slots of the clients."""
         for number, slot in enumerate(slots):
             self.struct.slot[number] = slot
 
-    def sleep(self, t: Any, poll_ns: int, to_ns: int) -> bool:
-        """Until then, reading that often. True: it ended earlier, as the core's plan no longer fits."""
-        return bool(self.gpu.lib.cgpu_sim_sleep(self.gpu.sim, self.struct, t, poll_ns, to_ns))
+    def sleep(self, t: Any, step: Any, to_ns: int) -> None:
+        """Until then, reading as often as the step says, or until it asks for a plan."""
+        self.gpu.lib.cgpu_sim_sleep(self.gpu.sim, self.struct, t, step, to_ns)
 
     @property
     def polls(self) -> int:

@@ -40,9 +40,6 @@ class Samples:
     def touched(self, slot: int) -> None:
         self.lib.cgpu_check_touched(self.check, self.t, slot, self._clock())
 
-    def acted(self, plan: Any, ack: Any, committed: bool) -> None:
-        self.lib.cgpu_check_acted(self.check, self.t, plan, ack, committed, self._clock())
-
     def take(self) -> None:
         """It is time for one, or calls have taken the engine's time past it."""
         if self.gpu.now >= self.next_ns:

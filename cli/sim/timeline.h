@@ -100,7 +100,10 @@ struct cgpu_sim_client {
 	struct cgpu_sim_hist reclaim;	/* from its last end before idling to another's run */
 };
 
+struct cgpu_check;
 struct cgpu_sched;
+struct cgpu_step;
+struct cgpu_step_event;
 
 /* How the scheduler thread reads the run state, and what that took. */
 struct cgpu_sim_poll {
@@ -113,7 +116,8 @@ struct cgpu_sim_poll {
 	u64 rng;
 	u32 words;		/* of a process */
 	u32 slot[CGPU_SIM_CLIENTS];	/* the core's, of each client */
-	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
+	void (*step)(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_step *step,
+		     const struct cgpu_step_event *event);
 };
 
 struct cgpu_sim;
@@ -149,13 +153,12 @@ bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
 /* The client on the engine, or CGPU_SIM_NOBODY. */
 u32 cgpu_sim_on_engine(const struct cgpu_sim *s);
 
-/* Read the clients that have channels in @t; true: the plan in force no longer fits. */
-bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t);
-/* Advance to @to_ns and read each @poll_ns on average, or not at all if 0; true: as above, and it
- * ended.
- */
-bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
-		    u64 poll_ns, u64 to_ns);
+/* Read the clients that have channels in @t, and step. */
+void cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		   struct cgpu_step *step);
+/* Advance to @to_ns with the readings that @step asks for; less far if it asks for a plan. */
+void cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		    struct cgpu_step *step, u64 to_ns);
 
 /* From now on no timeslices: all kernels run at once, two or more together at @overlap_pct of
  * the speed of one, in equal parts. Where clients are first, theirs alone, @turnaround_ns after

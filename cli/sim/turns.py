@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The module's scheduler thread on a simulated GPU: get a plan from the core, make the calls, report their effect.
+"""The module's scheduler thread on a simulated GPU: do what the core's step machine says, and tell it the answer.
 
-It follows cgpu_km/sched/sched_thread.c step by step. The core makes the decisions.
+The core decides, and it is the core's loop (cgpu_km/core/sched_step.c) as in cgpu_km/sched/sched_thread.c.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from .samples import Samples
 FREEZE, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
 WAKE_NS = 30 * US  # how late a sleeping thread runs, on average. Assumed.
-AGAIN_NS = 75 * US
 
 Round = tuple[int, list[int]]
 _WHY = {
@@ -41,7 +40,7 @@ class Turns:
         self.gpu, self.ffi, self.lib = gpu, gpu.ffi, gpu.lib
         self.containers = tuple(containers)
         self.t = self.ffi.new("struct cgpu_sched *")
-        self.plan, self.acked = self.ffi.new("struct cgpu_sched_plan *"), self.ffi.new("struct cgpu_sched_ack *")
+        self.step = self.ffi.new("struct cgpu_step *")
         self.turns = 0
         self.rounds: list[Round] = []
         self.notes: list[str] = []
@@ -50,8 +49,9 @@ class Turns:
         self._round = 0
         self._slice_is_set = setup.slice_us is not None
         self._restarts = setup.freeze_restart
-        self._configure(setup)
         self.source: RunState | None = None
+        self.samples: Samples | None = None
+        self._configure(setup)
         if setup.source != "none":
             self.source = RunState(gpu, BEGAN_NS, WAKE_NS)
             self.source.use(self.slot)
@@ -90,7 +90,7 @@ class Turns:
         self._set("max_inst", setup.max_inst)
         for number, one in enumerate(self.containers):
             self._admit(number, one)
-        self.lib.cgpu_sched_next(t, now, self.plan)
+        self._tell(self.lib.CGPU_STEP_EVENT_PLAN)
 
     def _auto_slice_us(self, freeze_ns: int, thaw_ns: int) -> int:
         """From what a hand-over takes. A third call makes slices longer."""
@@ -183,38 +183,29 @@ class Turns:
                 done |= 1 << self.slot[number]
         return done
 
+    def _tell(self, kind: int, **what: int) -> None:
+        """An event of the step machine; self.step is what it says then."""
+        event = self.ffi.new("struct cgpu_step_event *", {"kind": kind, "now_ns": self._clock(), **what})
+        check = self.samples.check if self.samples else self.ffi.NULL
+        self.lib.cgpu_sched_step(self.t, check, self.step, event)
+
+    def _call(self) -> dict[str, int]:
+        """Make the call that the step asks for; gives its answer."""
+        lib, gpu, mask = self.lib, self.gpu, int(self.step.mask)
+        if self.step.kind == lib.CGPU_STEP_TIMESLICE:
+            for number in self._clients(mask):
+                gpu.timeslice(number, self.step.plan.timeslice_us[self.slot[number]])
+            return {"done": mask}
+        if self.step.kind == lib.CGPU_STEP_RESTART:
+            done, refused_ns = gpu.commit(self._open_clients(mask))
+            return {"done": done, "refused_ns": refused_ns}
+        return {"done": self._freeze(mask, self.step.kind == lib.CGPU_STEP_FREEZE)}
+
     def _act(self) -> None:
-        plan, ack = self.plan, self.acked
-        for number in self._clients(plan.timeslice_mask):
-            self.gpu.timeslice(number, plan.timeslice_us[self.slot[number]])
-        ack.timeslice_mask = plan.timeslice_mask
-        # Of the first freeze or thaw: the calls for 64 timeslices take 19 ms, which is no resistance to a freeze.
-        ack.begin_ns = self._clock()
-        thawed = self._freeze(plan.thaw_mask, False) if plan.thaw_first else 0
-        ack.thawed_ns = self._clock()
-        frozen = self._freeze(plan.freeze_mask, True)
-        ack.frozen_ns = self._clock()
-        if not plan.thaw_first:
-            thawed = self._freeze(plan.thaw_mask, False)
-            ack.thawed_ns = self._clock()
-        restart = self._open_clients(plan.run_mask | plan.freeze_mask)
-        began_ns, ack.restarted_ns = self._clock(), 0
-        committed = True
-        if (plan.timeslice_mask or self._restarts) and restart:
-            committed = bool(self.gpu.commit(restart))
-            if committed:
-                ack.restarted_ns = (began_ns + self._clock()) // 2
-            else:
-                # On a driver that needs it no call has taken effect yet.
-                frozen = thawed = ack.timeslice_mask = 0
-        if not plan.freeze_mask:
-            ack.frozen_ns = ack.begin_ns
-        if not plan.thaw_mask:
-            ack.thawed_ns = ack.begin_ns
-        ack.run_mask = (plan.run_mask | (plan.freeze_mask & ~frozen)) & ~(plan.thaw_mask & ~thawed)
-        self.lib.cgpu_sched_ack(self.t, plan, ack)
-        if self.samples:
-            self.samples.acted(plan, ack, committed)
+        while self.step.mask:
+            began_ns = self._clock()
+            answer = self._call()
+            self._tell(self.lib.CGPU_STEP_EVENT_DONE, begin_ns=began_ns, end_ns=self._clock(), **answer)
         self.turns += 1
 
     def _open_clients(self, mask: int) -> list[int]:
@@ -235,13 +226,10 @@ class Turns:
 
     def _sleep_until(self, until_ns: int) -> int:
         """The engine's time at which the thread runs again, if nothing kicks it."""
-        if self.plan.until_ns == NEVER_NS:
+        if self.step.until_ns == NEVER_NS:
             return until_ns
-        left_ns = int(self.plan.until_ns) - self._clock()
-        if left_ns <= 0:
-            return self.gpu.now + AGAIN_NS
-        late_ns = int(self.plan.late_ns) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
-        return min(until_ns, self.gpu.now + left_ns + late_ns)
+        late_ns = int(self.gpu.rng.expovariate(1 / WAKE_NS))
+        return min(until_ns, int(self.step.until_ns) - BEGAN_NS + late_ns)
 
     def _sleep(self, until_ns: int) -> None:
         """Until the end of the plan or an event, or until a poll finds that the plan no longer fits."""
@@ -253,7 +241,7 @@ class Turns:
             self.gpu.advance(self.samples.next_ns)
             self.samples.take()
         if self.source:
-            self.source.sleep(self.t, int(self.plan.poll_ns), wake_ns)
+            self.source.sleep(self.t, self.step, wake_ns)
         else:
             self.gpu.advance(wake_ns)
 
@@ -265,12 +253,12 @@ class Turns:
             self._follow_control()
             if self.samples:
                 self.samples.take()
-            self.lib.cgpu_sched_next(self.t, self._clock(), self.plan)
+            self._tell(self.lib.CGPU_STEP_EVENT_PLAN, restarts=self._restarts)
             self._note_round()
-            if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
+            if self.step.mask:
                 self._act()
-                continue
-            self._sleep(until_ns)
+            else:
+                self._sleep(until_ns)
 
     @property
     def slice_us(self) -> int:

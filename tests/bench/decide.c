@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sched_gpu.h"
+#include "sched_step.h"
 
 #define DECISIONS 20000u
 #define RUNS 25
@@ -41,22 +41,25 @@ static void set_up(struct cgpu_sched *t, u32 policy, u32 containers, u64 now_ns)
 	}
 }
 
-/* One decision: a plan, and its acknowledgement 0.6 ms later. */
+/* One decision: a plan, and its calls, of which a freeze or thaw takes 0.3 ms. */
 static u64 decide(struct cgpu_sched *t, u64 now_ns)
 {
-	struct cgpu_sched_plan plan;
-	struct cgpu_sched_ack ack = { 0 };
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_PLAN, .now_ns = now_ns };
+	struct cgpu_step step = { 0 };
 
-	cgpu_sched_next(t, now_ns, &plan);
-	if (!(plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask))
-		return plan.until_ns == CGPU_NEVER_NS ? now_ns + 5000000 : plan.until_ns;
-	ack.begin_ns = now_ns;
-	ack.thawed_ns = now_ns + 300000;
-	ack.frozen_ns = now_ns + 600000;
-	ack.run_mask = plan.run_mask;
-	ack.timeslice_mask = plan.timeslice_mask;
-	cgpu_sched_ack(t, &plan, &ack);
-	return now_ns + 600000;
+	cgpu_sched_step(t, NULL, &step, &event);
+	if (!step.mask)
+		return step.plan.until_ns == CGPU_NEVER_NS ? now_ns + 5000000 : step.plan.until_ns;
+	event.kind = CGPU_STEP_EVENT_DONE;
+	while (step.mask) {
+		event.begin_ns = event.now_ns;
+		if (step.kind == CGPU_STEP_FREEZE || step.kind == CGPU_STEP_THAW)
+			event.now_ns += 300000;
+		event.end_ns = event.now_ns;
+		event.done = step.mask;
+		cgpu_sched_step(t, NULL, &step, &event);
+	}
+	return event.now_ns;
 }
 
 static u64 chain_ns(void)

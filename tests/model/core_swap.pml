@@ -8,7 +8,7 @@
  *
  *   - no process calls a core whose module is gone;
  *   - a core gets a GPU's state in its own layout only;
- *   - a plan is acknowledged to the core that made it;
+ *   - the calls of a plan are answered to the core that made it;
  *   - no deadlock, and every swap ends.
  *
  * BUG=n leaves one step out, and must fail: 1 the swap takes no ctrl_lock; 2 it takes no gpu->lock; 3 the unloading does
@@ -72,7 +72,7 @@ proctype scheduler(byte gpu)
 	skip;				/* the driver's calls */
 	take(lock[gpu]);
 	enter(gpu, core);
-	assert(core == planner);	/* .ack() */
+	assert(core == planner);	/* .step() */
 	assert(layout[gpu] == core);
 	leave(gpu);
 	drop(lock[gpu]);

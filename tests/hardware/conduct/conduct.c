@@ -20,9 +20,9 @@
 
 #include "lever.h"
 #include "sched_stat.h"
+#include "sched_step.h"
 
 #define MEMBERS_MAX	CGPU_SLOTS
-#define AGAIN_NS	75000
 #define NAP_MAX_NS	100000000ull
 
 struct member {
@@ -103,22 +103,16 @@ static u32 ask_all(u32 mask, const char *request)
 	return done;
 }
 
-static u32 freeze(u32 mask, bool frozen)
-{
-	return ask_all(mask, frozen ? "freeze\n" : "thaw\n");
-}
-
 /* They share a runlist: any of them will do. */
-static void restart_runlist(u32 mask)
+static bool restart_runlist(u32 mask)
 {
 	for (u32 i = 0; i < c.members; i++)
-		if (mask & (1u << c.member[i].slot)) {
-			ask(&c.member[i], "restart\n");
-			return;
-		}
+		if (mask & (1u << c.member[i].slot))
+			return ask(&c.member[i], "restart\n");
+	return false;
 }
 
-static u32 set_timeslices(const struct cgpu_sched_plan *plan)
+static u32 set_timeslices(u32 mask, const u32 *timeslice_us)
 {
 	char request[64];
 	u32 done = 0;
@@ -126,39 +120,43 @@ static u32 set_timeslices(const struct cgpu_sched_plan *plan)
 	for (u32 i = 0; i < c.members; i++) {
 		u32 slot = c.member[i].slot;
 
-		if (!(plan->timeslice_mask & (1u << slot)))
+		if (!(mask & (1u << slot)))
 			continue;
 		snprintf(request, sizeof(request), "timeslice us=%u\n",
-			 plan->timeslice_us[slot] ? plan->timeslice_us[slot] : 1024);
+			 timeslice_us[slot] ? timeslice_us[slot] : 1024);
 		if (ask(&c.member[i], request))
 			done |= 1u << slot;
 	}
 	return done;
 }
 
-static void act(const struct cgpu_sched_plan *plan)
+static void step(struct cgpu_step *s, struct cgpu_step_event *event)
 {
-	struct cgpu_sched_ack ack = { .begin_ns = clock_ns() };
-	u32 frozen, thawed = 0;
+	event->now_ns = clock_ns();
+	cgpu_sched_step(&c.turn, NULL, s, event);
+}
 
-	ack.timeslice_mask = set_timeslices(plan);
-	if (plan->thaw_first)
-		thawed = freeze(plan->thaw_mask, false);
-	ack.thawed_ns = answered_ns;
-	frozen = freeze(plan->freeze_mask, true);
-	ack.frozen_ns = answered_ns;
-	if (!plan->thaw_first) {
-		thawed = freeze(plan->thaw_mask, false);
-		ack.thawed_ns = answered_ns;
-	}
-	if (plan->timeslice_mask || c.restart)
-		restart_runlist(plan->run_mask | plan->freeze_mask);
-	if (!plan->freeze_mask)
-		ack.frozen_ns = ack.begin_ns;
-	if (!plan->thaw_mask)
-		ack.thawed_ns = ack.begin_ns;
-	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) & ~(plan->thaw_mask & ~thawed);
-	cgpu_sched_ack(&c.turn, plan, &ack);
+/* The call that the step asks for. */
+static void call(struct cgpu_step *s)
+{
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_DONE, .begin_ns = clock_ns() };
+
+	if (s->kind == CGPU_STEP_TIMESLICE)
+		event.done = set_timeslices(s->mask, s->plan.timeslice_us);
+	else if (s->kind == CGPU_STEP_RESTART)
+		event.done = restart_runlist(s->mask);
+	else
+		event.done = ask_all(s->mask, s->kind == CGPU_STEP_FREEZE ? "freeze\n" : "thaw\n");
+	event.end_ns = answered_ns;
+	if (s->kind == CGPU_STEP_RESTART && !event.done)
+		event.refused_ns = event.end_ns - event.begin_ns;
+	step(s, &event);
+}
+
+static void act(struct cgpu_step *s)
+{
+	while (s->mask)
+		call(s);
 	c.turns++;
 }
 
@@ -181,21 +179,20 @@ static void note_round(void)
 	printf("]}\n");
 }
 
-/* Returns true if the plan no longer fits. */
-static bool read_states(void)
+static void read_states(struct cgpu_step *s)
 {
-	u32 known = 0, busy = 0;
+	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_READ };
 
 	for (u32 i = 0; i < c.members; i++) {
 		const struct member *m = &c.member[i];
 
 		if (!m->busy)
 			continue;
-		known |= 1u << m->slot;
-		busy |= *m->busy ? 1u << m->slot : 0;
+		event.known |= 1u << m->slot;
+		event.busy |= *m->busy ? 1u << m->slot : 0;
 	}
 	c.readings++;
-	return cgpu_sched_set_run_state(&c.turn, known, busy, clock_ns());
+	step(s, &event);
 }
 
 /* Between half of it and one and a half, as the module draws it. */
@@ -204,43 +201,33 @@ static u64 drawn(u64 mean_ns)
 	return mean_ns / 2 + (u64)random() % (mean_ns + 1);
 }
 
-/* Sleeps to the end of the plan, or until the run state does not fit it. */
-static void sleep_on(const struct cgpu_sched_plan *plan)
+/* Sleeps to the end of the wait, or until the run state does not fit it. */
+static void sleep_on(struct cgpu_step *s)
 {
 	u64 now = clock_ns(), end = now + NAP_MAX_NS, left, poll_ns;
 
-	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
-		nap(AGAIN_NS);
-		return;
-	}
-	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns + plan->late_ns < end)
-		end = plan->until_ns + plan->late_ns;
-	for (; now < end && !stop; now = clock_ns()) {
+	if (s->until_ns < end)
+		end = s->until_ns;
+	for (; now < end && !stop && s->kind == CGPU_STEP_WAIT; now = clock_ns()) {
 		left = end - now;
-		if (!c.states || !plan->poll_ns) {
-			nap(left);
-			return;
-		}
-		poll_ns = drawn(plan->poll_ns);
+		poll_ns = c.states && s->poll_ns ? drawn(s->poll_ns) : left;
 		nap(poll_ns < left ? poll_ns : left);
-		if (read_states())
-			return;
+		if (c.states && s->poll_ns)
+			read_states(s);
 	}
 }
 
 static void run(u64 until_ns)
 {
-	struct cgpu_sched_plan plan;
-	u64 now;
+	struct cgpu_step s = { 0 };
 
-	while (!stop && (now = clock_ns()) < until_ns) {
-		cgpu_sched_next(&c.turn, now, &plan);
+	while (!stop && clock_ns() < until_ns) {
+		step(&s, &(struct cgpu_step_event) { .kind = CGPU_STEP_EVENT_PLAN, .restarts = c.restart });
 		note_round();
-		if (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask) {
-			act(&plan);
-			continue;
-		}
-		sleep_on(&plan);
+		if (s.mask)
+			act(&s);
+		else
+			sleep_on(&s);
 	}
 }
 

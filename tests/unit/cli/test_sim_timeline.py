@@ -158,7 +158,7 @@ def test_faults_of_the_controls() -> None:
     assert gpu.busy()[0] - was[0] == 0
 
     gpu = machine(replace(BUSY, processes=3), own=Personality(err40_pct=100))
-    assert not gpu.commit([0])
+    assert gpu.commit([0])[0] is False
     assert gpu.calls == 3, "each channel is tried"
 
 

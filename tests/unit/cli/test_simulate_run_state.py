@@ -65,21 +65,22 @@ class Core:
         self.read: list[tuple[int, int, int]] = []
         turns.lib = self
         if turns.source:
-            kind = "bool(struct cgpu_sched *, u32, u32, u64)"
-            self.callback = turns.ffi.callback(kind, self.set_run_state)
-            turns.source.struct.set_run_state = self.callback
+            kind = "void(struct cgpu_sched *, struct cgpu_check *, struct cgpu_step *, struct cgpu_step_event *)"
+            self.callback = turns.ffi.callback(kind, self.cgpu_sched_step)
+            turns.source.struct.step = self.callback
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lib, name)
 
-    def cgpu_sched_next(self, t: Any, now_ns: int, plan: Any) -> None:
-        self.lib.cgpu_sched_next(t, now_ns, plan)
-        plan.poll_ns = self.poll_ns
-        self.plans.append(now_ns)
-
-    def set_run_state(self, _t: Any, known: int, busy: int, now_ns: int) -> bool:
-        self.read.append((known, busy, now_ns))
-        return self.answer
+    def cgpu_sched_step(self, t: Any, check: Any, step: Any, event: Any) -> None:
+        if event.kind == self.lib.CGPU_STEP_EVENT_READ:
+            self.read.append((event.known, event.busy, event.now_ns))
+            step.kind = self.lib.CGPU_STEP_PLAN if self.answer else step.kind
+            return
+        self.lib.cgpu_sched_step(t, check, step, event)
+        if event.kind == self.lib.CGPU_STEP_EVENT_PLAN:
+            step.poll_ns = self.poll_ns
+            self.plans.append(event.now_ns)
 
 
 def with_core(source: str, poll_ns: int, answer: bool = False) -> tuple[Turns, Core]:
@@ -99,7 +100,7 @@ def test_a_read_takes_its_time() -> None:
     turns.run(2 * MS)
     before, source = turns.gpu.now, turns.source
     assert source
-    turns.gpu.lib.cgpu_sim_read(turns.gpu.sim, source.struct, turns.t)
+    turns.gpu.lib.cgpu_sim_read(turns.gpu.sim, source.struct, turns.t, turns.step)
     first, second, third, _ = (1 << slot for slot in turns.slot)
     known, busy, at_ns = core.read[0]
     assert (known, busy) == (first | second | third, first | second)

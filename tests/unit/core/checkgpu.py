@@ -3,7 +3,7 @@
 
 import random
 
-from corelib import MS, NATIVE, C, Turn, ffi, lib
+from corelib import MS, NATIVE, C, Thread, Turn, ffi, lib, slots
 
 IDLE, FOREIGN = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN
 PERIOD = 1000 * MS / 6
@@ -27,11 +27,13 @@ class Tenant:
         return (now // (40 * MS) * 0.61803 + self.slot * 0.3) % 1 < self.work
 
 
-class CheckGpu:
+class CheckGpu(Thread):
     """ineffective: CGPU_CTRL_* that move nothing. wrong: share of samples with a random name. uncommitted: restarts
     that fail; then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
     """
+
+    restarts = True
 
     def __init__(self, policy, ineffective=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
         self.turn = Turn(policy, **{"slice_ms": 10, "max_inst": 10, "switch_us": 70} | turn)
@@ -70,36 +72,29 @@ class CheckGpu:
         # Where in the hardware's round it is, is as good as random at six samples a second.
         return self.rng.choices(runs, parts)[0].slot if runs else IDLE
 
-    def act(self, plan):
-        begin, frozen, thawed = self.turn.now, 0, 0
-        thaws, freezes = bin(plan.thaw_mask).count("1") * CALL, bin(plan.freeze_mask).count("1") * CALL
-        if plan.thaw_first:
-            thawed = begin + thaws
-            frozen = thawed + freezes
-        else:
-            frozen = begin + freezes
-            thawed = frozen + thaws
-        end = begin + thaws + freezes + CALL
-        self.advance(end)
-        was = self.on(end)
-        self.turn.ack(plan, begin, frozen if freezes else begin, thawed if thaws else begin)
-        for slot, tenant in self.tenants.items():
-            if plan.freeze_mask >> slot & 1 and tenant.resists_ms and was == slot:
-                tenant.on_until = max(tenant.on_until, end + tenant.resists_ms * MS)
-            if plan.timeslice_mask >> slot & 1 and not self.ineffective & 2:
-                self.commits[slot] = plan.timeslice_us[slot] or DEFAULT_US
-        committed = self.rng.random() >= self.uncommitted
-        if committed:
+    def answer(self, kind, mask):
+        if kind == lib.CGPU_STEP_TIMESLICE:
+            for slot in slots(mask) & set(self.tenants) if not self.ineffective & 2 else ():
+                self.commits[slot] = self.step.plan.timeslice_us[slot] or DEFAULT_US
+            return {"done": mask}
+        if kind != lib.CGPU_STEP_RESTART:
+            self.advance(self.turn.now + mask.bit_count() * CALL)
+            return {"done": mask}
+        self.advance(self.turn.now + CALL)
+        self.was = self.on(self.turn.now)
+        self.committed = self.rng.random() >= self.uncommitted
+        return {"done": self.committed}
+
+    def act(self):
+        super().act()
+        for slot in slots(self.step.plan.freeze_mask) & set(self.tenants):
+            if self.tenants[slot].resists_ms and self.was == slot:
+                tenant = self.tenants[slot]
+                tenant.on_until = max(tenant.on_until, self.turn.now + tenant.resists_ms * MS)
+        if self.committed:
             self.slices |= self.commits
             self.commits = {}
             self.in_force = self.turn.t.run_mask
-        lib.cgpu_check_acted(self.check, self.turn.t, plan, self.ack_at(begin), committed, end)
-
-    @staticmethod
-    def ack_at(begin):
-        ack = ffi.new("struct cgpu_sched_ack *")
-        ack.begin_ns = begin
-        return ack
 
     def advance(self, to):
         while self.sample_at <= to:
@@ -137,11 +132,9 @@ class CheckGpu:
         """Returns how long it ran, in seconds."""
         begin, end = self.turn.now, self.turn.now + int(seconds * 1000 * MS)
         while self.turn.now < end and not stop():
-            plan = self.turn.next()
-            if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
-                self.act(plan)
+            if not self.plan():
                 continue
-            self.advance(min(max(plan.until_ns, self.turn.now + MS // 10), self.poll_at, end))
+            self.advance(min(self.step.plan.until_ns, self.poll_at, end))
             if self.turn.now >= self.poll_at:
                 self.poll()
         return (self.turn.now - begin) / (1000 * MS)

@@ -2,6 +2,7 @@
 """The compiled core: `ffi`, `lib`, the headers' numbers as `C`, and a scheduler with Python manners."""
 
 import errno
+from functools import cached_property
 from types import SimpleNamespace
 
 import _build
@@ -130,3 +131,38 @@ class Turn:
             for slot in running:
                 got[slot] = got.get(slot, 0) + ms / length_ms
         return got
+
+
+class Thread:
+    """The shell's thread for a scheduler with a clock, @turn: it drives the step machine. A subclass makes the calls:
+    answer() gives the words of struct cgpu_step_event that say what became of one, and passes its time.
+    """
+
+    check = ffi.NULL
+    restarts = False  # a freeze or thaw takes effect only with a restart
+
+    @cached_property
+    def step(self):
+        return ffi.new("struct cgpu_step *")
+
+    def tell(self, kind, **what):
+        event = ffi.new("struct cgpu_step_event *", {"kind": kind, "now_ns": self.turn.now, **what})
+        lib.cgpu_sched_step(self.turn.t, self.check, self.step, event)
+
+    def plan(self):
+        """Plan, and make the calls. True: there were none, and the thread waits."""
+        self.tell(lib.CGPU_STEP_EVENT_PLAN, restarts=self.restarts)
+        waits = not self.step.mask
+        if not waits:
+            self.act()
+        return waits
+
+    def act(self):
+        while self.step.mask:
+            begin = self.turn.now
+            answer = self.answer(self.step.kind, self.step.mask)
+            self.tell(lib.CGPU_STEP_EVENT_DONE, begin_ns=begin, end_ns=self.turn.now, **answer)
+
+    def answer(self, kind, mask):
+        """As asked, in no time."""
+        return {"done": mask}

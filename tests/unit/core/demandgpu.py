@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from corelib import MS, NEVER, Turn, ffi, lib, slots
+from corelib import MS, Thread, Turn, lib, slots
 
 US = 1_000
 TICK_NS = 10 * US
@@ -67,7 +67,7 @@ def every(period_ms: float, length_ms: float, start_ms: float = 0, until_ms: flo
 
 
 @dataclass
-class DemandGpu:
+class DemandGpu(Thread):
     turn: Turn
     loads: dict[int, Load]
     call_us: int = 300
@@ -79,8 +79,6 @@ class DemandGpu:
         self.began = self.turn.now
         self.turn.t.timeslice_default_us = self.timeslice_us
         self.rng = random.Random(1)
-        self.plan = ffi.new("struct cgpu_sched_plan *")
-        self.acked = ffi.new("struct cgpu_sched_ack *")
         self.real = self.turn.t.run_mask
         self.on: int | None = None
         self.slice_left = 0
@@ -134,24 +132,18 @@ class DemandGpu:
             self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
             self.pass_to(self.turn.now + self.call_us * US // 2)
 
-    def _act(self) -> None:
-        plan, ack, turn = self.plan, self.acked, self.turn
-        for i in slots(plan.timeslice_mask):
-            self.pass_to(turn.now + self.call_us * US)
-            self.set_us[i] = plan.timeslice_us[i]
-        at = {True: turn.now, False: turn.now}
-        ack.begin_ns = turn.now
-        for thaw in (True, False) if plan.thaw_first else (False, True):
-            mask = plan.thaw_mask if thaw else plan.freeze_mask
-            if mask:
-                self._call(mask, thaw)
-                at[thaw] = turn.now
-        self.real |= plan.run_mask & ~turn.opened_mask()
-        ack.frozen_ns, ack.thawed_ns = at[False], at[True]
-        ack.run_mask, ack.timeslice_mask = plan.run_mask, plan.timeslice_mask
-        lib.cgpu_sched_ack(turn.t, plan, ack)
+    def answer(self, kind: int, mask: int) -> dict[str, int]:
+        if kind == lib.CGPU_STEP_RESTART:
+            return {"done": 0}  # it needs none
+        if kind != lib.CGPU_STEP_TIMESLICE:
+            self._call(mask, kind == lib.CGPU_STEP_THAW)
+            return {"done": mask}
+        for i in slots(mask):
+            self.pass_to(self.turn.now + self.call_us * US)
+            self.set_us[i] = self.step.plan.timeslice_us[i]
+        return {"done": mask}
 
-    def poll(self) -> bool:
+    def poll(self) -> None:
         self.polls += 1
         self.read_ns = self.turn.now
         for load in self.loads.values():
@@ -159,28 +151,27 @@ class DemandGpu:
         known = sum(1 << i for i in self.loads if self.known(i))
         shown = self.loads if self.frozen_shows else [i for i in self.loads if self.real >> i & 1]
         busy = sum(1 << i for i in shown if self.loads[i].busy)
-        return bool(lib.cgpu_sched_set_run_state(self.turn.t, known, busy, self.turn.now))
+        self.tell(lib.CGPU_STEP_EVENT_READ, known=known, busy=busy)
 
     def run(self, length_ms: float) -> DemandGpu:
         end = self.turn.now + int(length_ms * MS)
         while self.turn.now < end:
-            lib.cgpu_sched_next(self.turn.t, self.turn.now, self.plan)
-            if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
-                self._act()
-                continue
-            self._sleep(end)
+            if self.plan():
+                self._sleep(end)
+            else:
+                self.real |= self.step.plan.run_mask & ~self.turn.opened_mask()
         return self
 
     def _sleep(self, end: int) -> None:
         """To the plan's end or the first reading after which it does not fit."""
-        until = end if self.plan.until_ns == NEVER else min(end, self.plan.until_ns + self.plan.late_ns)
-        assert until > self.turn.now, "a plan that is over at once"
-        while self.turn.now < until:
-            poll_ns = self.plan.poll_ns and self.rng.randint(self.plan.poll_ns // 2, 3 * self.plan.poll_ns // 2)
+        assert self.step.plan.until_ns > self.turn.now, "a plan that is over at once"
+        until = min(end, self.step.until_ns)
+        while self.turn.now < until and self.step.kind == lib.CGPU_STEP_WAIT:
+            poll_ns = self.step.poll_ns and self.rng.randint(self.step.poll_ns // 2, 3 * self.step.poll_ns // 2)
             at = max(self.read_ns + poll_ns, self.turn.now) if poll_ns else until
             self.pass_to(min(until, at))
-            if poll_ns and at <= until and self.poll():
-                return
+            if poll_ns and at <= until:
+                self.poll()
 
     def share(self, slot: int) -> float:
         return self.loads[slot].got_ns / self.time_ns

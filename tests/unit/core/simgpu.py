@@ -9,7 +9,7 @@ All containers here are busy from open to close; several at once share by TSGs x
 import random
 from dataclasses import dataclass, field
 
-from corelib import MS, NEVER, Turn, ffi, lib, slots
+from corelib import MS, NEVER, Thread, Turn, lib, slots
 
 US = 1_000
 
@@ -47,7 +47,7 @@ STEADY = Control(p50_us=440, sigma=0.04, tail=0, wake_us=0, middle=True)
 
 
 @dataclass
-class SimGpu:
+class SimGpu(Thread):
     turn: Turn
     control: Control = field(default_factory=Control)
     seed: int = 1
@@ -58,8 +58,6 @@ class SimGpu:
     def __post_init__(self):
         self.rng = random.Random(self.seed)
         self.real = self.turn.t.run_mask
-        self.plan = ffi.new("struct cgpu_sched_plan *")
-        self.acked = ffi.new("struct cgpu_sched_ack *")
 
     def pass_to(self, until: int) -> None:
         turn = self.turn
@@ -85,41 +83,32 @@ class SimGpu:
             self.pass_to(self.turn.now + took - at)
         return done
 
-    def act(self) -> None:
-        plan, ack, turn = self.plan, self.acked, self.turn
-        begin = turn.now
-        done, at = 0, {False: begin, True: begin}
-        for thaw in (True, False) if plan.thaw_first else (False, True):
-            mask = plan.thaw_mask if thaw else plan.freeze_mask
-            if mask:
-                done = self.call(mask, thaw, done)
-                at[thaw] = turn.now
-        failed = (plan.thaw_mask | plan.freeze_mask) & ~done
-        silent = plan.run_mask & ~turn.opened_mask()
-        self.real = self.real | silent
-        ack.begin_ns, ack.frozen_ns, ack.thawed_ns = begin, at[False], at[True]
-        ack.run_mask = plan.run_mask ^ failed
-        ack.timeslice_mask = plan.timeslice_mask
-        ack.restarted_ns = self.restart()
-        lib.cgpu_sched_ack(turn.t, plan, ack)
+    def answer(self, kind, mask):
+        if kind == lib.CGPU_STEP_TIMESLICE:
+            return {"done": mask}
+        if kind == lib.CGPU_STEP_RESTART:
+            return {"done": self.restart()}
+        return {"done": self.call(mask, kind == lib.CGPU_STEP_THAW, 0)}
 
-    def restart(self) -> int:
-        """RESTART_RUNLIST after the calls; gives when it acted, 0: none was made."""
-        return 0
+    def restart(self) -> bool:
+        """RESTART_RUNLIST after the calls. False: none was made."""
+        return False
 
     def run(self, length_ms: float) -> None:
         end = self.turn.now + int(length_ms * MS)
         while self.turn.now < end:
-            lib.cgpu_sched_next(self.turn.t, self.turn.now, self.plan)
-            if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
-                self.act()
-                continue
-            until = self.plan.until_ns
-            if until == NEVER:
-                self.pass_to(end)
-                return
-            assert until > self.turn.now, "a plan that is over at once"
-            self.pass_to(min(end, until + self.plan.late_ns + self.control.wake_ns(self.rng)))
+            self.go_on(end)
+
+    def go_on(self, end: int = NEVER) -> None:
+        """A plan and its calls, or a wait."""
+        if not self.plan():
+            self.real |= self.step.plan.run_mask & ~self.turn.opened_mask()
+            return
+        assert self.step.plan.until_ns > self.turn.now, "a plan that is over at once"
+        if self.step.until_ns == NEVER:
+            self.pass_to(end)
+        else:
+            self.pass_to(min(end, self.step.until_ns + self.control.wake_ns(self.rng)))
 
     def rounds(self, rr=0) -> int:
         return self.turn.t.rr[rr].round
@@ -140,11 +129,7 @@ class SimGpu:
     def run_round(self) -> None:
         now = self.rounds()
         while self.rounds() == now:
-            lib.cgpu_sched_next(self.turn.t, self.turn.now, self.plan)
-            if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
-                self.act()
-                continue
-            self.pass_to(self.plan.until_ns + self.plan.late_ns + self.control.wake_ns(self.rng))
+            self.go_on()
 
     def share_errors(self, weights: dict) -> dict:
         """Relative error of each container's part against its weight's part."""
@@ -206,13 +191,13 @@ class TimeslicedGpu(SimGpu):
 
     def restart(self):
         if not self.restarts:
-            return 0
-        began, took = self.turn.now, self.control.latency_ns(self.rng)
+            return False
+        took = self.control.latency_ns(self.rng)
         at = self.control.effect_ns(took, self.rng)
-        self.pass_to(began + at)
+        self.pass_to(self.turn.now + at)
         self.slice_end = self.turn.now
-        self.pass_to(began + took)
-        return began + took // 2
+        self.pass_to(self.turn.now + took - at)
+        return True
 
 
 class Listed(TimeslicedGpu):

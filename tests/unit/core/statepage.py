@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""docs/develop/scheduler.md: the words of struct cgpu_sched, the files that write them, and what holds of them."""
+"""docs/develop/scheduler.md: the words of struct cgpu_sched and struct cgpu_step, their writers, what holds of them."""
 
 import re
 from dataclasses import dataclass
+from types import CodeType
 
 import _build
 from corelib import ffi
@@ -19,9 +20,11 @@ class Word:
     holds: tuple[str, ...]
 
 
-def words() -> list[Word]:
+def words(section: str = "# ") -> list[Word]:
+    """Of the table before the first section, or of the one in @section."""
     found = []
-    for line in PAGE.read_text().splitlines():
+    parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    for line in next(part for part in parts if part.startswith(section)).splitlines():
         row = re.match(r"\| `(\w+)` \| ([^|]+) \| (.+?) \| [^|]+ \|$", line)
         if row:
             writers = () if row[2] == NONE else tuple(row[2].split(", "))
@@ -29,14 +32,20 @@ def words() -> list[Word]:
     return found
 
 
-def fields() -> set[str]:
-    return {name for name, _ in ffi.typeof("struct cgpu_sched").fields} - APART
+def fields(struct: str = "struct cgpu_sched") -> set[str]:
+    return {name for name, _ in ffi.typeof(struct).fields} - APART
 
 
-HOLDS = {text: compile(text, text, "eval") for word in words() for text in word.holds}
+def compiled(found: list[Word]) -> dict[str, CodeType]:
+    return {text: compile(text, text, "eval") for word in found for text in word.holds}
 
 
-def broken(t) -> list[str]:
-    """The expressions of the page that are not true of a struct cgpu_sched."""
-    values = {name: getattr(t, name) for name in fields()}
-    return [text for text, code in HOLDS.items() if not eval(code, {"__builtins__": {}}, values)]
+HOLDS = compiled(words())
+STEP_WORDS = words("The thread")
+STEP_HOLDS = compiled(STEP_WORDS)
+
+
+def broken(record, holds=HOLDS) -> list[str]:
+    """The expressions of the page that are not true of a struct cgpu_sched, or by STEP_HOLDS of a struct cgpu_step."""
+    values = {name: getattr(record, name) for name, _ in ffi.typeof(record).item.fields}
+    return [text for text, code in holds.items() if not eval(code, {"__builtins__": {}}, values)]

@@ -168,7 +168,7 @@ class Forgetful(SimGpu):
 
     def act(self):
         super().act()
-        for i in slots(self.plan.freeze_mask):
+        for i in slots(self.step.plan.freeze_mask):
             self.turn.t.slot[i].deficit_ns = 0
             self.turn.t.slot[i].owed_ns[0] = 0
 

@@ -3,7 +3,7 @@
 
 import pytest
 from checkgpu import CheckGpu
-from corelib import BURST, FAIR, FIXED, MS, NEVER, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, Turn, ffi, lib, slots
+from corelib import BURST, FAIR, FIXED, MS, NEVER, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, Thread, Turn, ffi, lib, slots
 
 PERIOD = 200 * MS  # of the driver's samples
 
@@ -13,7 +13,7 @@ def frozen_part(prio_ratio, others=1):
     return 1 - prio_ratio / 100 * (1 + others / 16)
 
 
-class Sampled:
+class Sampled(Thread):
     """High priority beside another one; samples are read once a second, as the module does, and name what is given.
 
     on: a function of the scheduler that gives a slot, or None for an idle engine.
@@ -36,12 +36,9 @@ class Sampled:
         """Returns the part of the time in which high priority was frozen."""
         begin, end, frozen = self.turn.now, self.turn.now + int(seconds * 1_000 * MS), 0
         while self.turn.now < end:
-            plan = self.turn.step()
-            ack = ffi.new("struct cgpu_sched_ack *")
-            ack.begin_ns = self.turn.now
-            if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
-                lib.cgpu_check_acted(self.check, self.turn.t, plan, ack, True, self.turn.now)
-            until = min(plan.until_ns, self.next, self.read, end)
+            if not self.plan():
+                continue
+            until = min(self.step.plan.until_ns, self.next, self.read, end)
             frozen += (until - self.turn.now) * (self.high not in self.runs())
             self.turn.now = until
             if self.turn.now >= self.next:

@@ -60,19 +60,17 @@ static int moody_migrate(struct cgpu_sched *fresh, const void *old, u32 old_vers
 	return ret;
 }
 
-static void moody_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan)
+static void moody_step(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_step *s,
+		       const struct cgpu_step_event *event)
 {
-	cgpu_core_ops.sched.next(t, now_ns, plan);
-	if (poll_us)
-		plan->poll_ns = poll_us * 1000ull;
-}
-
-static bool moody_set_run_state(struct cgpu_sched *t, u32 now_known, u32 now_busy, u64 now_ns)
-{
-	polls++;
-	known = now_known;
-	busy = now_busy;
-	return cgpu_core_ops.sched.set_run_state(t, now_known, now_busy, now_ns);
+	if (event->kind == CGPU_STEP_EVENT_READ) {
+		polls++;
+		known = event->known;
+		busy = event->busy;
+	}
+	cgpu_core_ops.sched.step(t, l, s, event);
+	if (s->kind == CGPU_STEP_WAIT && poll_us)
+		s->poll_ns = poll_us * 1000ull;
 }
 
 static int __init moody_init(void)
@@ -83,8 +81,7 @@ static int __init moody_init(void)
 	ops.version = version;
 	ops.selftest = moody_selftest;
 	ops.sched.migrate = moody_migrate;
-	ops.sched.next = moody_next;
-	ops.sched.set_run_state = moody_set_run_state;
+	ops.sched.step = moody_step;
 	return ckm_core_register(&ops, THIS_MODULE);
 }
 
