@@ -123,7 +123,7 @@ static u32 set_timeslices(u32 mask, const u32 *timeslice_us)
 		if (!(mask & (1u << slot)))
 			continue;
 		snprintf(request, sizeof(request), "timeslice us=%u\n",
-			 timeslice_us[slot] ? timeslice_us[slot] : 1024);
+			 timeslice_us[slot] ?: c.turn.timeslice_default_us);
 		if (ask(&c.member[i], request))
 			done |= 1u << slot;
 	}
