@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_api import Refusal
 from fake_mps import FakeControl
-from fakes import Run, eventually
+from fakes import eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from test_node import bound, offered, ready
 
@@ -75,48 +75,42 @@ def world(tmp_path: Path) -> World:
     return MpsWorld(tmp_path, mode="mps")
 
 
-def test_a_pod_is_a_client_with_its_units_as_limit(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            pod = world.pod("p", container(mem=12), annotations=bound(1, 12) | {keys.THREADS: "25"})
-            env = world.env(await world.start(pod, "main", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=xx"))
-            mib = SIZES[1] * 12 // 80
-            assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib - 128}M"
-            assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
-            assert (env["CGPU_DISABLE"], env[keys.INDEX], env[keys.DEV]) == ("true", "1", "80")
-            (row,) = (await world.node.ask(op="mps"))["containers"]
-            assert (row["pod"], row["container"], row["grant_mib"]) == ("team/p", "main", mib)
-            exact = world.pod("q", container(mem=12), annotations=bound(1, 12) | {keys.MEMORY: "5000Mi"})
-            assert world.env(await world.start(exact))["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4872M"
-            assert not world.link.containers
-
-    run(main())
+async def test_a_pod_is_a_client_with_its_units_as_limit(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pod = world.pod("p", container(mem=12), annotations=bound(1, 12) | {keys.THREADS: "25"})
+        env = world.env(await world.start(pod, "main", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=xx"))
+        mib = SIZES[1] * 12 // 80
+        assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib - 128}M"
+        assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+        assert (env["CGPU_DISABLE"], env[keys.INDEX], env[keys.DEV]) == ("true", "1", "80")
+        (row,) = (await world.node.ask(op="mps"))["containers"]
+        assert (row["pod"], row["container"], row["grant_mib"]) == ("team/p", "main", mib)
+        exact = world.pod("q", container(mem=12), annotations=bound(1, 12) | {keys.MEMORY: "5000Mi"})
+        assert world.env(await world.start(exact))["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4872M"
+        assert not world.link.containers
 
 
-def test_the_scheduler_counts_memory_and_clients(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        world.control.start(world.uuids[0], clients=3)
-        async with world.running():
-            await ready(world, sum(UNITS))
+async def test_the_scheduler_counts_memory_and_clients(world: MpsWorld) -> None:
+    world.control.start(world.uuids[0], clients=3)
+    async with world.running():
+        await ready(world, sum(UNITS))
 
-            def published() -> keys.NodeGpus | None:
-                return keys.parse_node(world.api.get(NODES, "", NODE)["metadata"].get("annotations"))
+        def published() -> keys.NodeGpus | None:
+            return keys.parse_node(world.api.get(NODES, "", NODE)["metadata"].get("annotations"))
 
-            await eventually(lambda: (found := published()) is not None and not found.away, "the node")
-            there = published()
-            assert there is not None and there.mode == "mps"
-            assert [(gpu.units, gpu.slots, gpu.why) for gpu in there.gpus] == [(14, 3, ""), (78, 48, "")]
-            node = read_node(world.api.get(NODES, "", NODE))
-            assert node is not None
-            ledger = Ledger()
-            ledger.set_node(NODE, node)
-            two = world.pod("p", container(mem=8), labels={GPU_COUNT: "2"})
-            need = pods.needs(two)
-            assert need is not None
-            assert "the node's mode is mps, where a container has one GPU" in str(ledger.fit(need, NODE))
-
-    run(main())
+        await eventually(lambda: (found := published()) is not None and not found.away, "the node")
+        there = published()
+        assert there is not None and there.mode == "mps"
+        assert [(gpu.units, gpu.slots, gpu.why) for gpu in there.gpus] == [(14, 3, ""), (78, 48, "")]
+        node = read_node(world.api.get(NODES, "", NODE))
+        assert node is not None
+        ledger = Ledger()
+        ledger.set_node(NODE, node)
+        two = world.pod("p", container(mem=8), labels={GPU_COUNT: "2"})
+        need = pods.needs(two)
+        assert need is not None
+        assert "the node's mode is mps, where a container has one GPU" in str(ledger.fit(need, NODE))
 
 
 @pytest.mark.parametrize(
@@ -128,129 +122,108 @@ def test_the_scheduler_counts_memory_and_clients(world: MpsWorld, run: Run) -> N
         ({"annotations": {keys.PRIORITY: "high"}}, "its namespace does not allow it"),
     ],
 )
-def test_what_a_pod_cannot_ask_for(world: MpsWorld, run: Run, pod: dict[str, Any], sentence: str) -> None:
-    async def main() -> None:
-        world.api.put("api/v1/namespaces", {"metadata": {"name": "team"}})
-        async with world.running():
-            await ready(world, sum(UNITS))
-            found = world.pod("p", container(mem=6), annotations=bound(0, 6) | pod["annotations"])
-            assert sentence in await world.refused(found)
-
-    run(main())
+async def test_what_a_pod_cannot_ask_for(world: MpsWorld, pod: dict[str, Any], sentence: str) -> None:
+    world.api.put("api/v1/namespaces", {"metadata": {"name": "team"}})
+    async with world.running():
+        await ready(world, sum(UNITS))
+        found = world.pod("p", container(mem=6), annotations=bound(0, 6) | pod["annotations"])
+        assert sentence in await world.refused(found)
 
 
-def test_parts_of_the_time_are_refused(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            pod["spec"]["containers"][0]["resources"]["limits"][GPU_CORE] = "20"
-            world.api.put(PODS, pod)
-            reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "at-start"}))
-            assert "and this node is in mode mps; label it ack.node.gpu.schedule=core_mem" in reply["error"]
-
-    run(main())
+async def test_parts_of_the_time_are_refused(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        pod["spec"]["containers"][0]["resources"]["limits"][GPU_CORE] = "20"
+        world.api.put(PODS, pod)
+        reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "at-start"}))
+        assert "and this node is in mode mps; label it ack.node.gpu.schedule=core_mem" in reply["error"]
 
 
-def test_threads_are_for_nodes_in_the_mode(tmp_path: Path, run: Run) -> None:
+async def test_threads_are_for_nodes_in_the_mode(tmp_path: Path) -> None:
     world = World(tmp_path, mode="cgpu")
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6) | {keys.THREADS: "50"})
-            assert "cgpu.io/threads, which is for nodes in mode mps, and this node is in mode cgpu" in (
-                await world.refused(pod)
-            )
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6) | {keys.THREADS: "50"})
+        assert "cgpu.io/threads, which is for nodes in mode mps, and this node is in mode cgpu" in (
+            await world.refused(pod)
+        )
 
 
-def test_a_gpu_without_a_server_takes_no_pod(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            world.control.stop(world.uuids[0])
-            await eventually(lambda: offered(world) == UNITS[1], "its devices are unhealthy")
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "at-start"}))
-            assert f"GPU 0 has no MPS server: systemctl enable --now cgpu-mps@{world.uuids[0]}" in reply["error"]
-            world.control.start(world.uuids[0])
-            await eventually(lambda: offered(world) == sum(UNITS), "it is back")
-
-    run(main())
+async def test_a_gpu_without_a_server_takes_no_pod(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        world.control.stop(world.uuids[0])
+        await eventually(lambda: offered(world) == UNITS[1], "its devices are unhealthy")
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "at-start"}))
+        assert f"GPU 0 has no MPS server: systemctl enable --now cgpu-mps@{world.uuids[0]}" in reply["error"]
+        world.control.start(world.uuids[0])
+        await eventually(lambda: offered(world) == sum(UNITS), "it is back")
 
 
-def test_the_mode_changes_on_a_drained_node_only(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
-            container_id = await world.start(pod)
-            world.label("cgpu")
-            await eventually(lambda: "stays in mode mps until no pod" in world.agent._said.get("mode", ""), "refused")
-            assert offered(world) == sum(UNITS)
-            world.api.remove(PODS, "team", "p")
-            await eventually(lambda: world.agent.offer.mode == "cgpu", "switched")
-            await eventually(lambda: offered(world) == 0, "slices of GPUs that have MPS servers")
-            published = keys.parse_node(world.api.get(NODES, "", NODE)["metadata"]["annotations"])
-            assert published is not None
-            for uuid in world.uuids:
-                world.control.stop(uuid)
-            await world.end(container_id)
-            world.mode_of_gpus = ""
-            await world.node.ask(op="capacity", verb="nvml")
-            world.node.daemon._inventory._nvml_until = 0
-            await world.node.ask(op="capacity", verb="nvml")
-            await eventually(lambda: offered(world) > 90, "slices")
-
-    run(main())
+async def test_the_mode_changes_on_a_drained_node_only(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        container_id = await world.start(pod)
+        world.label("cgpu")
+        await eventually(lambda: "stays in mode mps until no pod" in world.agent._said.get("mode", ""), "refused")
+        assert offered(world) == sum(UNITS)
+        world.api.remove(PODS, "team", "p")
+        await eventually(lambda: world.agent.offer.mode == "cgpu", "switched")
+        await eventually(lambda: offered(world) == 0, "slices of GPUs that have MPS servers")
+        published = keys.parse_node(world.api.get(NODES, "", NODE)["metadata"]["annotations"])
+        assert published is not None
+        for uuid in world.uuids:
+            world.control.stop(uuid)
+        await world.end(container_id)
+        world.mode_of_gpus = ""
+        await world.node.ask(op="capacity", verb="nvml")
+        world.node.daemon._inventory._nvml_until = 0
+        await world.node.ask(op="capacity", verb="nvml")
+        await eventually(lambda: offered(world) > 90, "slices")
 
 
-def test_a_pod_over_its_memory_gets_events_and_goes_in_the_end(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            greedy, honest = (world.pod(name, container(mem=2), annotations=bound(0, 2)) for name in ("g", "h"))
-            pid, other = await world.run_pod(greedy), await world.run_pod(honest)
-            world.control.use(world.uuids[0], other, 1500)
-            for number in range(1, 5):
-                assert world.api.get(PODS, "team", "g") is not None
-                world.control.use(world.uuids[0], pid, 3000)
-                await eventually(lambda number=number: len(world.control.ended) == number, "ended")
-                await eventually(lambda number=number: len(world.events()) >= number, "an event")
-                await asyncio.sleep(0.2)
-            await eventually(lambda: world.api.get(PODS, "team", "g") is None, "deleted")
-            assert world.api.get(PODS, "team", "h") is not None and set(world.control.ended) == {pid}
-            await eventually(lambda: world.events()[-1]["reason"] == "GPUMemoryEvicted", "the last event")
-            first, last = world.events()[0], world.events()[-1]
-            assert first["involvedObject"]["uid"] == greedy["metadata"]["uid"] and first["type"] == "Warning"
-            assert "MiB of GPU memory in use, 2014 MiB were given" in first["message"]
-            assert "more than 3 of its programs were ended" in last["message"]
-
-    run(main())
-
-
-def test_a_pod_that_cannot_be_deleted_is_logged_once(world: MpsWorld, run: Run) -> None:
-    async def main() -> None:
-        async with world.running():
-            await ready(world, sum(UNITS))
-            pid = await world.run_pod(world.pod("g", container(mem=2), annotations=bound(0, 2)))
-            world.spare()
-
-            def refuse(method: str, path: str) -> None:
-                if method == "DELETE" and "/pods/" in path:
-                    raise Refusal(403, "Forbidden", "pods is forbidden")
-
-            world.api.before = refuse
-            world.control.use(world.uuids[0], pid, 3000)
-            evictor = world.agent._evictor
-            await eventually(lambda: evictor._failed, "refused")
+async def test_a_pod_over_its_memory_gets_events_and_goes_in_the_end(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        greedy, honest = (world.pod(name, container(mem=2), annotations=bound(0, 2)) for name in ("g", "h"))
+        pid, other = await world.run_pod(greedy), await world.run_pod(honest)
+        world.control.use(world.uuids[0], other, 1500)
+        for number in range(1, 5):
             assert world.api.get(PODS, "team", "g") is not None
-            world.api.before = None
-            await eventually(lambda: world.api.get(PODS, "team", "g") is None, "deleted in the end")
+            world.control.use(world.uuids[0], pid, 3000)
+            await eventually(lambda number=number: len(world.control.ended) == number, "ended")
+            await eventually(lambda number=number: len(world.events()) >= number, "an event")
+            await asyncio.sleep(0.2)
+        await eventually(lambda: world.api.get(PODS, "team", "g") is None, "deleted")
+        assert world.api.get(PODS, "team", "h") is not None and set(world.control.ended) == {pid}
+        await eventually(lambda: world.events()[-1]["reason"] == "GPUMemoryEvicted", "the last event")
+        first, last = world.events()[0], world.events()[-1]
+        assert first["involvedObject"]["uid"] == greedy["metadata"]["uid"] and first["type"] == "Warning"
+        assert "MiB of GPU memory in use, 2014 MiB were given" in first["message"]
+        assert "more than 3 of its programs were ended" in last["message"]
 
-    run(main())
+
+async def test_a_pod_that_cannot_be_deleted_is_logged_once(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pid = await world.run_pod(world.pod("g", container(mem=2), annotations=bound(0, 2)))
+        world.spare()
+
+        def refuse(method: str, path: str) -> None:
+            if method == "DELETE" and "/pods/" in path:
+                raise Refusal(403, "Forbidden", "pods is forbidden")
+
+        world.api.before = refuse
+        world.control.use(world.uuids[0], pid, 3000)
+        evictor = world.agent._evictor
+        await eventually(lambda: evictor._failed, "refused")
+        assert world.api.get(PODS, "team", "g") is not None
+        world.api.before = None
+        await eventually(lambda: world.api.get(PODS, "team", "g") is None, "deleted in the end")
 
 
 def test_an_older_cgpud_offers_nothing_in_the_mode() -> None:

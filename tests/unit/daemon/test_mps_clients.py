@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_mps import FakeControl, exclusive
 from fakelink import FakeLink, example_gpus
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 
 from cgpu_common.config import Config
 from cgpu_common.model import Phase
@@ -89,94 +90,75 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    found = World(tmp_path, **getattr(request, "param", {}))
+    yield found
+    found.node.cleanup()
 
 
-def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            assert (await world.grant(ONE, threads=30))["ok"]
-            assert (await world.prepare(ONE))["ok"]
-            spec = world.spec(ONE)
-            env = dict(entry.split("=", 1) for entry in spec["process"]["env"])
-            assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3968M"
-            assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-            nodes = {one["path"] for one in spec["linux"]["devices"] if "nvidia" in one["path"]}
-            assert nodes == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"}
-            sources = {one["destination"]: one["source"] for one in spec["mounts"]}
-            place = world.control.directory(UUIDS[0])
-            assert sources["/dev/shm"] == f"{place}/shm" and sources["/tmp/nvidia-mps"] == f"{place}/pipe"
-            assert sources["/tmp/nvidia-mps/control_privileged"] == f"{place}/none"
-            assert world.control.limits == [(UUIDS[0], 3968)], "the server's own limit"
-            (record,) = daemon.records.values()
-            assert (record.phase, record.mps and record.mps.mib) == (Phase.PREPARED, 4096)
-            assert not world.node.link.containers, "there is no slice"
-
-    run(main())
+async def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World) -> None:
+    async with world.node.running() as daemon:
+        assert (await world.grant(ONE, threads=30))["ok"]
+        assert (await world.prepare(ONE))["ok"]
+        spec = world.spec(ONE)
+        env = dict(entry.split("=", 1) for entry in spec["process"]["env"])
+        assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3968M"
+        assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+        nodes = {one["path"] for one in spec["linux"]["devices"] if "nvidia" in one["path"]}
+        assert nodes == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"}
+        sources = {one["destination"]: one["source"] for one in spec["mounts"]}
+        place = world.control.directory(UUIDS[0])
+        assert sources["/dev/shm"] == f"{place}/shm" and sources["/tmp/nvidia-mps"] == f"{place}/pipe"
+        assert sources["/tmp/nvidia-mps/control_privileged"] == f"{place}/none"
+        assert world.control.limits == [(UUIDS[0], 3968)], "the server's own limit"
+        (record,) = daemon.records.values()
+        assert (record.phase, record.mps and record.mps.mib) == (Phase.PREPARED, 4096)
+        assert not world.node.link.containers, "there is no slice"
 
 
-def test_the_server_is_told_the_largest_grant_and_again_after_its_restart(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running():
-            await world.start(ONE, 4096)
-            await world.start(TWO, 2048)
-            assert world.control.limits == [(UUIDS[0], 3968)]
-            world.control.stop(UUIDS[0])
-            world.control.start(UUIDS[0])  # another life
-            await eventually(lambda: len(world.control.limits) == 2, "told again")
-            assert world.control.limits[1] == (UUIDS[0], 3968)
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_the_server_is_told_the_largest_grant_and_again_after_its_restart(world: World) -> None:
+    async with world.node.running():
+        await world.start(ONE, 4096)
+        await world.start(TWO, 2048)
+        assert world.control.limits == [(UUIDS[0], 3968)]
+        world.control.stop(UUIDS[0])
+        world.control.start(UUIDS[0])  # another life
+        await eventually(lambda: len(world.control.limits) == 2, "told again")
+        assert world.control.limits[1] == (UUIDS[0], 3968)
 
 
-def test_a_container_over_its_grant_loses_that_process_and_no_other(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            one, two = await world.start(ONE, 2048), await world.start(TWO, 2048)
-            child = world.node.process(f"/docker/{ONE}/deeper").pid
-            world.control.use(UUIDS[0], one, 1000)
-            world.control.use(UUIDS[0], two, 2000)
-            world.control.use(UUIDS[0], child, 1500)
-            await eventually(lambda: world.control.ended == [child], "the larger one is ended")
-            await eventually(lambda: daemon.mps.accounts[next(iter(daemon.records))].used_mib == 1000, "its memory")
-            row, other = await world.row(ONE), await world.row(TWO)
-            assert (row["overs"], row["ended"], row["evict"]) == (1, 1, "")
-            assert (other["used_mib"], other["overs"], other["ended"]) == (2000, 0, 0)
-            assert any("uses 2500 MiB of GPU memory and was given 2048" in text for text in await world.events())
-            for number in range(3):
-                world.control.use(UUIDS[0], child, 3000)
-                await eventually(lambda number=number: len(world.control.ended) == number + 2, "again")
-                await eventually(lambda: not daemon.mps.accounts[next(iter(daemon.records))].is_over, "within")
-            assert "more than 3 of its programs" in (await world.row(ONE))["evict"]
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_a_container_over_its_grant_loses_that_process_and_no_other(world: World) -> None:
+    async with world.node.running() as daemon:
+        one, two = await world.start(ONE, 2048), await world.start(TWO, 2048)
+        child = world.node.process(f"/docker/{ONE}/deeper").pid
+        world.control.use(UUIDS[0], one, 1000)
+        world.control.use(UUIDS[0], two, 2000)
+        world.control.use(UUIDS[0], child, 1500)
+        await eventually(lambda: world.control.ended == [child], "the larger one is ended")
+        await eventually(lambda: daemon.mps.accounts[next(iter(daemon.records))].used_mib == 1000, "its memory")
+        row, other = await world.row(ONE), await world.row(TWO)
+        assert (row["overs"], row["ended"], row["evict"]) == (1, 1, "")
+        assert (other["used_mib"], other["overs"], other["ended"]) == (2000, 0, 0)
+        assert any("uses 2500 MiB of GPU memory and was given 2048" in text for text in await world.events())
+        for number in range(3):
+            world.control.use(UUIDS[0], child, 3000)
+            await eventually(lambda number=number: len(world.control.ended) == number + 2, "again")
+            await eventually(lambda: not daemon.mps.accounts[next(iter(daemon.records))].is_over, "within")
+        assert "more than 3 of its programs" in (await world.row(ONE))["evict"]
 
 
-def test_a_process_that_mps_does_not_end_is_killed_and_no_other(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            first, other = await world.start(ONE, 2048), await world.start(TWO, 2048)
-            greedy = world.node.process(f"/docker/{ONE}/deeper").pid
-            world.control.stuck = "no answer within 5 s"
-            world.control.use(UUIDS[0], greedy, 3000)
-            world.control.use(UUIDS[0], first, 500)
-            world.control.use(UUIDS[0], other, 2048)
-            await eventually(lambda: daemon.mps.ended["killed"], "tried")
-            assert ended(greedy) and not ended(first) and not ended(other)
-            assert any(f"process {greedy} was killed, since MPS did not end it" in one for one in await world.events())
-            assert (await world.row(ONE))["evict"] == ""
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_a_process_that_mps_does_not_end_is_killed_and_no_other(world: World) -> None:
+    async with world.node.running() as daemon:
+        first, other = await world.start(ONE, 2048), await world.start(TWO, 2048)
+        greedy = world.node.process(f"/docker/{ONE}/deeper").pid
+        world.control.stuck = "no answer within 5 s"
+        world.control.use(UUIDS[0], greedy, 3000)
+        world.control.use(UUIDS[0], first, 500)
+        world.control.use(UUIDS[0], other, 2048)
+        await eventually(lambda: daemon.mps.ended["killed"], "tried")
+        assert ended(greedy) and not ended(first) and not ended(other)
+        assert any(f"process {greedy} was killed, since MPS did not end it" in one for one in await world.events())
+        assert (await world.row(ONE))["evict"] == ""
 
 
 def ended(pid: int) -> bool:
@@ -187,86 +169,62 @@ def ended(pid: int) -> bool:
         return True
 
 
-def test_a_process_that_has_left_the_group_meanwhile_is_not_killed(world: World, run: Run) -> None:
+async def test_a_process_that_has_left_the_group_meanwhile_is_not_killed(world: World) -> None:
     """Its number may be another process's by now."""
 
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            pid = await world.start(ONE, 2048)
-            stranger = world.node.process("/docker/elsewhere").pid
-            (record,) = daemon.records.values()
-            assert record.cgroup is not None
-            assert not world.node.facts.kill(stranger, record.cgroup) and not ended(stranger)
-            assert world.node.facts.kill(pid, record.cgroup)
-            await eventually(lambda: ended(pid), "killed")
-            assert not world.node.facts.kill(1 << 22, record.cgroup)
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+    async with world.node.running() as daemon:
+        pid = await world.start(ONE, 2048)
+        stranger = world.node.process("/docker/elsewhere").pid
+        (record,) = daemon.records.values()
+        assert record.cgroup is not None
+        assert not world.node.facts.kill(stranger, record.cgroup) and not ended(stranger)
+        assert world.node.facts.kill(pid, record.cgroup)
+        await eventually(lambda: ended(pid), "killed")
+        assert not world.node.facts.kill(1 << 22, record.cgroup)
 
 
-def test_a_process_that_cannot_be_killed_has_to_go_with_its_pod(
-    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_process_that_cannot_be_killed_has_to_go_with_its_pod(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int, _group: object) -> bool:
         raise PermissionError(1, "Operation not permitted")
 
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            pid = await world.start(ONE, 2048)
-            monkeypatch.setattr(world.node.facts, "kill", refuse)
-            world.control.stuck = "Invalid process!"
-            world.control.use(UUIDS[0], pid, 3000)
-            await eventually(lambda: daemon.mps.ended["failed"], "tried")
-            assert "MPS does not end it (Invalid process!), and it cannot" in (await world.row(ONE))["evict"]
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+    async with world.node.running() as daemon:
+        pid = await world.start(ONE, 2048)
+        monkeypatch.setattr(world.node.facts, "kill", refuse)
+        world.control.stuck = "Invalid process!"
+        world.control.use(UUIDS[0], pid, 3000)
+        await eventually(lambda: daemon.mps.ended["failed"], "tried")
+        assert "MPS does not end it (Invalid process!), and it cannot" in (await world.row(ONE))["evict"]
 
 
-def test_without_nvml_nothing_is_watched_and_nothing_new_starts(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            await world.start(ONE, 2048)
-            world.control.blind = "GPU is lost"
-            await eventually(lambda: daemon.mps.blind, "noticed")
-            assert (await world.node.ask(op="mps"))["blind"] == "GPU is lost"
-            await world.grant(TWO)
-            assert "is not known (GPU is lost), so no limit is watched" in await world.refused(TWO)
-            world.control.blind = ""
-            await eventually(lambda: not daemon.mps.blind, "known again")
-            assert "the memory of MPS clients is known again" in await world.events()
-            assert (await world.prepare(TWO))["ok"]
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_without_nvml_nothing_is_watched_and_nothing_new_starts(world: World) -> None:
+    async with world.node.running() as daemon:
+        await world.start(ONE, 2048)
+        world.control.blind = "GPU is lost"
+        await eventually(lambda: daemon.mps.blind, "noticed")
+        assert (await world.node.ask(op="mps"))["blind"] == "GPU is lost"
+        await world.grant(TWO)
+        assert "is not known (GPU is lost), so no limit is watched" in await world.refused(TWO)
+        world.control.blind = ""
+        await eventually(lambda: not daemon.mps.blind, "known again")
+        assert "the memory of MPS clients is known again" in await world.events()
+        assert (await world.prepare(TWO))["ok"]
 
 
-def test_the_end_of_a_container_and_a_restart_of_the_daemon(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running():
-            await world.start(ONE, 2048)
-            await world.start(TWO, 2048)
-        async with world.node.running() as daemon:
-            assert {record.mps and record.mps.mib for record in daemon.records.values()} == {2048}
-            await daemon.reconcile()
-            assert len(daemon.records) == 2, "the kernel has no containers of them"
-            await world.node.ask(op="release", id=ONE, cookie=world.node.cookie(ONE))
-            assert [record.id for record in daemon.records.values()] == [TWO]
-            world.node.populate(f"/docker/{TWO}", False)
-            await eventually(lambda: not daemon.records, "its group is empty")
-            assert (await world.node.ask(op="mps"))["containers"] == []
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_the_end_of_a_container_and_a_restart_of_the_daemon(world: World) -> None:
+    async with world.node.running():
+        await world.start(ONE, 2048)
+        await world.start(TWO, 2048)
+    async with world.node.running() as daemon:
+        assert {record.mps and record.mps.mib for record in daemon.records.values()} == {2048}
+        await daemon.reconcile()
+        assert len(daemon.records) == 2, "the kernel has no containers of them"
+        await world.node.ask(op="release", id=ONE, cookie=world.node.cookie(ONE))
+        assert [record.id for record in daemon.records.values()] == [TWO]
+        world.node.populate(f"/docker/{TWO}", False)
+        await eventually(lambda: not daemon.records, "its group is empty")
+        assert (await world.node.ask(op="mps"))["containers"] == []
 
 
 def shm(spec: dict[str, Any]) -> None:
@@ -285,121 +243,85 @@ def other_user(spec: dict[str, Any]) -> None:
     ("change", "sentence"),
     [(shm, "over /dev/shm"), (privileged, "every device (--privileged)"), (other_user, "runs as user 1000")],
 )
-def test_what_cannot_be_a_client_is_refused(world: World, run: Run, change: Any, sentence: str) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            await world.start(TWO)
-            await world.grant(ONE)
-            assert sentence in await world.refused(ONE, change)
-            assert len(daemon.records) == 1 and len(world.control.limits) == 1, "nothing has changed"
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_what_cannot_be_a_client_is_refused(world: World, change: Any, sentence: str) -> None:
+    async with world.node.running() as daemon:
+        await world.start(TWO)
+        await world.grant(ONE)
+        assert sentence in await world.refused(ONE, change)
+        assert len(daemon.records) == 1 and len(world.control.limits) == 1, "nothing has changed"
 
 
-def test_each_failure_of_the_server_has_a_sentence(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running():
-            await world.grant(ONE)
-            unit = f"cgpu-mps@{UUIDS[0]}.service"
-            world.control.dead = "no answer within 5 s"
-            why = await world.refused()
-            assert f"does not answer (no answer within 5 s): systemctl status {unit} shows its state" in why
-            world.control.dead = ""
-            world.control.exclusive = False
-            await eventually(lambda: not world.node.daemon.mps._exclusive, "seen")
-            why = await world.refused()
-            assert "has an MPS server and is not in the compute mode EXCLUSIVE_PROCESS, so that programs could" in why
-            assert f"systemctl restart {unit} sets the mode" in why
-            world.control.stop(UUIDS[0])
-            assert f"GPU 0 has no MPS server: systemctl enable --now {unit} starts one" in await world.refused()
-
-    run(main())
+async def test_each_failure_of_the_server_has_a_sentence(world: World) -> None:
+    async with world.node.running():
+        await world.grant(ONE)
+        unit = f"cgpu-mps@{UUIDS[0]}.service"
+        world.control.dead = "no answer within 5 s"
+        why = await world.refused()
+        assert f"does not answer (no answer within 5 s): systemctl status {unit} shows its state" in why
+        world.control.dead = ""
+        world.control.exclusive = False
+        await eventually(lambda: not world.node.daemon.mps._exclusive, "seen")
+        why = await world.refused()
+        assert "has an MPS server and is not in the compute mode EXCLUSIVE_PROCESS, so that programs could" in why
+        assert f"systemctl restart {unit} sets the mode" in why
+        world.control.stop(UUIDS[0])
+        assert f"GPU 0 has no MPS server: systemctl enable --now {unit} starts one" in await world.refused()
 
 
-def test_grants_are_bounded_by_the_gpu_and_by_the_clients(tmp_path: Path, run: Run) -> None:
-    world = World(tmp_path, clients=2)
-
-    async def main() -> None:
-        async with world.node.running():
-            await eventually(lambda: world.node.daemon.mps._clients_mib, "a sample")
-            offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
-            assert offer == {
-                "mib": 15109 - 472 - 512,
-                "clients": 2,
-                "limit": "cooperative limit, watched; one fatal fault ends all clients of the GPU",
-                "why": "",
-            }
-            await world.start(ONE, 10_000)
-            await world.grant(TWO, 5000)
-            assert "left for clients of MPS and 5000 MiB were requested" in await world.refused(TWO)
-            await world.start(TWO, 256)
-            await world.grant("c" * 64, 256)
-            assert "has 2 containers already, and its MPS server takes 2 clients" in await world.refused("c" * 64)
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+@pytest.mark.parametrize("world", [{"clients": 2}], indirect=True)
+async def test_grants_are_bounded_by_the_gpu_and_by_the_clients(world: World) -> None:
+    async with world.node.running():
+        await eventually(lambda: world.node.daemon.mps._clients_mib, "a sample")
+        offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
+        assert offer == {
+            "mib": 15109 - 472 - 512,
+            "clients": 2,
+            "limit": "cooperative limit, watched; one fatal fault ends all clients of the GPU",
+            "why": "",
+        }
+        await world.start(ONE, 10_000)
+        await world.grant(TWO, 5000)
+        assert "left for clients of MPS and 5000 MiB were requested" in await world.refused(TWO)
+        await world.start(TWO, 256)
+        await world.grant("c" * 64, 256)
+        assert "has 2 containers already, and its MPS server takes 2 clients" in await world.refused("c" * 64)
 
 
-def test_a_gpu_with_mps_takes_no_slice(tmp_path: Path, run: Run) -> None:
-    world = World(tmp_path, count=2)
-
-    async def main() -> None:
-        async with world.node.running():
-            gpus = (await world.node.ask(op="capacity"))["gpus"]
-            assert "GPU 0 has an MPS server (systemctl stop" in gpus[0]["why"]
-            assert "compute mode" in gpus[1]["why"] and "has no MPS server" in gpus[1]["mps"]["why"]
-            sliced = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_IDX=0")
-            assert "has an MPS server" in (await world.node.prepare("d" * 64, sliced))["error"]
-            await world.start(ONE)
-            world.control.stop(UUIDS[0])
-            world.mode = ""
-            why = (await world.node.prepare("d" * 64, sliced))["error"]
-            assert "has 1 container(s) of an MPS server that has ended" in why, "its containers have the whole GPU"
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+@pytest.mark.parametrize("world", [{"count": 2}], indirect=True)
+async def test_a_gpu_with_mps_takes_no_slice(world: World) -> None:
+    async with world.node.running():
+        gpus = (await world.node.ask(op="capacity"))["gpus"]
+        assert "GPU 0 has an MPS server (systemctl stop" in gpus[0]["why"]
+        assert "compute mode" in gpus[1]["why"] and "has no MPS server" in gpus[1]["mps"]["why"]
+        sliced = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_IDX=0")
+        assert "has an MPS server" in (await world.node.prepare("d" * 64, sliced))["error"]
+        await world.start(ONE)
+        world.control.stop(UUIDS[0])
+        world.mode = ""
+        why = (await world.node.prepare("d" * 64, sliced))["error"]
+        assert "has 1 container(s) of an MPS server that has ended" in why, "its containers have the whole GPU"
 
 
-def test_from_driver_615_the_cgroup_is_limited_before_the_first_process_runs(tmp_path: Path, run: Run) -> None:
-    world = World(tmp_path, by_cgroup=True)
-
-    async def main() -> None:
-        async with world.node.running():
-            await world.start(ONE, 2048)
-            assert world.control.cgroups == [(UUIDS[0], str(tmp_path / "cgroup/docker" / ONE), 2048)]
-            world.control.refuses_cgroups = "Insufficient Permissions"
-            with pytest.raises(
-                AssertionError, match=r"does not limit the GPU's memory of .*: Insufficient Permissions"
-            ):
-                await world.start(TWO, 2048)
-            assert "limit of the cgroup" in (await world.node.ask(op="capacity"))["gpus"][0]["mps"]["limit"]
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+@pytest.mark.parametrize("world", [{"by_cgroup": True}], indirect=True)
+async def test_from_driver_615_the_cgroup_is_limited_before_the_first_process_runs(
+    tmp_path: Path, world: World
+) -> None:
+    async with world.node.running():
+        await world.start(ONE, 2048)
+        assert world.control.cgroups == [(UUIDS[0], str(tmp_path / "cgroup/docker" / ONE), 2048)]
+        world.control.refuses_cgroups = "Insufficient Permissions"
+        with pytest.raises(AssertionError, match=r"does not limit the GPU's memory of .*: Insufficient Permissions"):
+            await world.start(TWO, 2048)
+        assert "limit of the cgroup" in (await world.node.ask(op="capacity"))["gpus"][0]["mps"]["limit"]
 
 
-def test_an_exec_that_could_leave_the_mode_is_refused(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            await world.start(ONE)
-            reply = await world.node.ask(op="exec", id=ONE, capability="CAP_SYS_ADMIN")
-            assert "is a client of MPS, whose mode of the GPU a process with CAP_SYS_ADMIN could undo" in reply["error"]
-            daemon.config = Config(allow_privileged=True)
-            assert (await world.node.ask(op="exec", id=ONE, capability="CAP_SYS_ADMIN"))["ok"]
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_an_exec_that_could_leave_the_mode_is_refused(world: World) -> None:
+    async with world.node.running() as daemon:
+        await world.start(ONE)
+        reply = await world.node.ask(op="exec", id=ONE, capability="CAP_SYS_ADMIN")
+        assert "is a client of MPS, whose mode of the GPU a process with CAP_SYS_ADMIN could undo" in reply["error"]
+        daemon.config = Config(allow_privileged=True)
+        assert (await world.node.ask(op="exec", id=ONE, capability="CAP_SYS_ADMIN"))["ok"]
 
 
 @pytest.mark.parametrize(
@@ -412,39 +334,27 @@ def test_an_exec_that_could_leave_the_mode_is_refused(world: World, run: Run) ->
         ({"mps": {"memory_mib": "x"}}, "not a grant"),
     ],
 )
-def test_bad_grants(world: World, run: Run, grant: dict[str, Any], sentence: str) -> None:
-    async def main() -> None:
-        async with world.node.running():
-            body = {"subject": {"id": ONE}, "variables": {"CGPU_DISABLE": "true"}, "whole": UUIDS[0], **grant}
-            assert sentence in (await world.node.ask(op="grant", grant=body))["error"]
-
-    run(main())
+async def test_bad_grants(world: World, grant: dict[str, Any], sentence: str) -> None:
+    async with world.node.running():
+        body = {"subject": {"id": ONE}, "variables": {"CGPU_DISABLE": "true"}, "whole": UUIDS[0], **grant}
+        assert sentence in (await world.node.ask(op="grant", grant=body))["error"]
 
 
-def test_no_client_starts_before_the_watch_is_there(world: World, run: Run) -> None:
-    async def main() -> None:
-        world.control.silent = True
-        async with world.node.running() as daemon:
-            (gpu,) = await daemon._inventory.snapshot()
-            assert "(NVML has not answered yet), so no limit is watched" in daemon.mps.offer(gpu)["why"]
-            world.control.silent = False
-            await eventually(lambda: daemon.mps._clients_mib, "seen")
-
-    run(main())
+async def test_no_client_starts_before_the_watch_is_there(world: World) -> None:
+    world.control.silent = True
+    async with world.node.running() as daemon:
+        (gpu,) = await daemon._inventory.snapshot()
+        assert "(NVML has not answered yet), so no limit is watched" in daemon.mps.offer(gpu)["why"]
+        world.control.silent = False
+        await eventually(lambda: daemon.mps._clients_mib, "seen")
 
 
-def test_a_program_with_the_servers_name_is_its_containers(world: World, run: Run) -> None:
-    async def main() -> None:
-        async with world.node.running() as daemon:
-            pid = await world.start(ONE, 2048)
-            world.control.use(UUIDS[0], 1, 700, is_server=True)
-            world.control.use(UUIDS[0], pid, 3000, is_server=True)
-            await eventually(lambda: world.control.ended == [pid], "ended")
-            await eventually(lambda: daemon.mps._server_mib[UUIDS[0]] == 700, "the server's own")
-            offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
-            assert offer["mib"] == 15109 - 472 - 700
-
-    try:
-        run(main())
-    finally:
-        world.node.cleanup()
+async def test_a_program_with_the_servers_name_is_its_containers(world: World) -> None:
+    async with world.node.running() as daemon:
+        pid = await world.start(ONE, 2048)
+        world.control.use(UUIDS[0], 1, 700, is_server=True)
+        world.control.use(UUIDS[0], pid, 3000, is_server=True)
+        await eventually(lambda: world.control.ended == [pid], "ended")
+        await eventually(lambda: daemon.mps._server_mib[UUIDS[0]] == 700, "the server's own")
+        offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
+        assert offer["mib"] == 15109 - 472 - 700
