@@ -151,21 +151,21 @@ class Group(_Help, click.Group):
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str, str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **({"invoke_without_command": True} | more))
-        self._lazy = dict(lazy or {})
+        self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self._lazy})
+        return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self._lazy and cmd_name not in self.commands:
-            module, attribute, _ = self._lazy[cmd_name]
+        if cmd_name in self.lazy and cmd_name not in self.commands:
+            module, attribute, _ = self.lazy[cmd_name]
             self.add_command(getattr(importlib.import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def _listed(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command, or one with its short help only."""
-        if name in self._lazy and name not in self.commands:
-            return click.Command(name, help=self._lazy[name][2])
+        if name in self.lazy and name not in self.commands:
+            return click.Command(name, help=self.lazy[name][2])
         return self.get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -72,7 +72,8 @@ def _lists(nvml: Any, handle: Any) -> dict[int, int | None]:
     return found
 
 
-def _is_server(pid: int) -> bool:
+def is_server(pid: int) -> bool:
+    """Whether its command line names an MPS server; False also for a process that has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().split(b"\0")[0].rpartition(b"/")[2] == SERVER
@@ -139,14 +140,15 @@ def limit(uuid: str, directory: str, size: str) -> None:
             sys.exit(f"NVML has {found.hard} bytes for the cgroup after {wanted} were set (status {code})")
 
 
-def _sample(nvml: Any, uuid: str) -> dict[str, Any]:
+def sample(nvml: Any, uuid: str) -> dict[str, Any]:
+    """Processes with their MiB (None: not known) and whether each is a server, and the compute mode; or the error."""
     try:
         handle = _handle(nvml, uuid)
         found = _lists(nvml, handle)
         exclusive = nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     except (Failed, nvml.NVMLError) as error:
         return {"uuid": uuid, "error": str(error)}
-    rows = [(pid, None if size is None else -(-size // MIB), _is_server(pid)) for pid, size in sorted(found.items())]
+    rows = [(pid, None if size is None else -(-size // MIB), is_server(pid)) for pid, size in sorted(found.items())]
     return {"uuid": uuid, "processes": rows, "exclusive": exclusive}
 
 
@@ -158,7 +160,7 @@ def report(*uuids: str) -> None:
         due = time.monotonic()
         while True:
             for uuid in uuids:
-                os.write(out, json.dumps(_sample(nvml, uuid)).encode() + b"\n")
+                os.write(out, json.dumps(sample(nvml, uuid)).encode() + b"\n")
             due = max(due + PERIOD_S, time.monotonic())
             if select.select([0], [], [], max(due - time.monotonic(), 0))[0] and not os.read(0, 4096):
                 return

@@ -86,7 +86,8 @@ class _Vanished(Exception):
     """The file was removed before it was read."""
 
 
-def _read(path: Path) -> str:
+def read_file(path: Path) -> str:
+    """Raises _Vanished if the file was removed, CgpuError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as err:
@@ -98,7 +99,7 @@ def _read(path: Path) -> str:
 
 
 def _value(path: Path, convert: Callable[[str], T]) -> T:
-    text = _read(path).strip()
+    text = read_file(path).strip()
     try:
         return convert(text)
     except ValueError:
@@ -226,7 +227,7 @@ def _counters(folders: Iterable[Path]) -> dict[Path, _Counters]:
     for path in folders:
         try:
             begin = time.monotonic_ns()
-            text = _read(path / "stat")
+            text = read_file(path / "stat")
         except _Vanished:
             continue
         found[path] = _Counters(_numbers(parse_stat(text)), (begin + time.monotonic_ns()) // 2)
@@ -234,7 +235,7 @@ def _counters(folders: Iterable[Path]) -> dict[Path, _Counters]:
 
 
 def _slot(paths: Paths, gpu: int, path: Path, counters: _Counters, listed: dict[str, Container]) -> Slot:
-    container_id = _read(path / "id").strip()
+    container_id = read_file(path / "id").strip()
     known = listed.get(container_id)
     return Slot(
         gpu=gpu,
@@ -244,7 +245,7 @@ def _slot(paths: Paths, gpu: int, path: Path, counters: _Counters, listed: dict[
         highprio=_int(path / "highprio") != 0,
         ceiling=_ceiling(path),
         memsize=_int(path / "memsize"),
-        pids=living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(_read(path / "meminfo"))),
+        pids=living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(read_file(path / "meminfo"))),
         stat=counters.stat,
         dying=known is not None and known.dying,
         name=engine_name(paths, container_id),
@@ -287,12 +288,12 @@ def _brief_slots(gpu: int, path: Path, listed: dict[str, Container]) -> Iterator
 
 def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) -> Gpu:
     index = int(path.name)
-    pci = _read(path / "pci").strip()
-    stat = parse_stat(_read(path / "stat"))
+    pci = read_file(path / "pci").strip()
+    stat = parse_stat(read_file(path / "stat"))
     return Gpu(
         index=index,
         name=gpu_name(paths, pci),
-        uuid=_read(path / "uuid").strip(),
+        uuid=read_file(path / "uuid").strip(),
         pci=pci,
         minor=_int(path / "minor"),
         major=_int(path / "major"),
@@ -301,7 +302,7 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
         free_weight=_int(path / "free_weight"),
         prio_ratio=_int(path / "prio_ratio"),
         slice_us=_int(path / "slice_us"),
-        uvm=_read(path / "uvm").strip(),
+        uvm=read_file(path / "uvm").strip(),
         stat=_numbers(stat),
         control=stat.get("control", "none"),
         control_seen=stat.get("control_seen", "none"),
@@ -312,7 +313,7 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
 def _tree_version(paths: Paths) -> str | None:
     """`version` of the tree: the active core's. None without the module."""
     try:
-        return _read(paths.proc / "version").strip()
+        return read_file(paths.proc / "version").strip()
     except _Vanished:
         return None
 
@@ -328,7 +329,7 @@ def module_version(paths: Paths) -> str | None:
     if tree is None:
         return None
     try:
-        return _read(paths.modules / MODULE / "version").strip()
+        return read_file(paths.modules / MODULE / "version").strip()
     except _Vanished:  # a copied tree; without a core its version is cgpu_km's own
         return "unknown" if cores(paths) else tree
 
@@ -396,7 +397,7 @@ def parse_upgrade(text: str) -> tuple[list[str], SwapResult | None]:
 
 def _upgrade(paths: Paths) -> tuple[list[str], SwapResult | None]:
     try:
-        return parse_upgrade(_read(paths.proc / "upgrade"))
+        return parse_upgrade(read_file(paths.proc / "upgrade"))
     except _Vanished:
         return [], None
 
@@ -415,7 +416,7 @@ def last_swap(paths: Paths) -> SwapResult | None:
 def containers(paths: Paths) -> tuple[Container, ...]:
     """The containers in inst_ctl."""
     try:
-        lines = _read(paths.proc / "inst_ctl").splitlines()
+        lines = read_file(paths.proc / "inst_ctl").splitlines()
     except _Vanished:
         raise no_module(paths) from None
     return tuple(found for line in lines if (found := parse_inst(line)))
@@ -445,7 +446,7 @@ def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
 def processes_of(paths: Paths, slot: Slot) -> tuple[int, ...]:
     """The processes that hold memory of a slot of a brief tree; () if it has gone since."""
     try:
-        text = _read(paths.proc / str(slot.gpu) / slot.dir / "meminfo")
+        text = read_file(paths.proc / str(slot.gpu) / slot.dir / "meminfo")
     except _Vanished:
         return ()
     return tuple(pid for pid, _ in parse_meminfo(text))
@@ -454,7 +455,7 @@ def processes_of(paths: Paths, slot: Slot) -> tuple[int, ...]:
 def read_node(path: Path) -> str:
     """One node's text without its newline; FileNotFoundError-like failures are NOT_FOUND."""
     try:
-        return _read(path).rstrip("\n")
+        return read_file(path).rstrip("\n")
     except _Vanished:
         raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such file", "cgpu status") from None
 

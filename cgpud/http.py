@@ -94,8 +94,8 @@ class HttpServer:
         self._page = page
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
-        self._open = 0
-        self._by_source: Counter[str] = Counter()  # by TLS
+        self.open = 0  # connections that are served
+        self.by_source: Counter[str] = Counter()  # by TLS
         self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -140,21 +140,21 @@ class HttpServer:
                     await asyncio.sleep(0.1)
                     continue
                 origin = source(peer[0])
-                if self._by_source[origin] >= SOURCE_MAX:
+                if self.by_source[origin] >= SOURCE_MAX:
                     connection.close()
                     room.release()
                     await asyncio.sleep(0)  # a source without end must not keep the loop
                     continue
-                self._by_source[origin] += 1
+                self.by_source[origin] += 1
                 task = loop.create_task(self._serve_tls(connection, tls, room))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
                 task.add_done_callback(functools.partial(self._leave, origin))
 
     def _leave(self, origin: str, _task: object) -> None:
-        self._by_source[origin] -= 1
-        if not self._by_source[origin]:
-            del self._by_source[origin]
+        self.by_source[origin] -= 1
+        if not self.by_source[origin]:
+            del self.by_source[origin]
 
     async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext, room: asyncio.Semaphore) -> None:
         """@room: has a place for the handshake, which is given back at its end."""
@@ -170,13 +170,13 @@ class HttpServer:
             return
         finally:
             room.release()
-        if self._open >= CONNECTIONS_MAX:
+        if self.open >= CONNECTIONS_MAX:
             transport.abort()
             return
         await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        if self._open > CONNECTIONS_MAX:
+        if self.open > CONNECTIONS_MAX:
             return b""
         try:
             async with timeout(READ_TIMEOUT_S):
@@ -198,7 +198,7 @@ class HttpServer:
             return response(500, f"{type(error).__name__}: {error}\n".encode())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self.open += 1
         try:
             writer.write(await self._answer(reader))
             async with timeout(READ_TIMEOUT_S):
@@ -208,6 +208,6 @@ class HttpServer:
         except (OSError, TimeoutError):
             pass
         finally:
-            self._open -= 1
+            self.open -= 1
             with contextlib.suppress(AttributeError):  # Python 3.11.2: a TLS transport that has been closed twice
                 writer.transport.abort()

@@ -80,7 +80,7 @@ class Inventory:
 
         NVML, which can take a second, is queried only if its last answer is old: an administrator may change modes.
         """
-        inventory = await self.refresh(config, query_nvml=self._is_old() or self._renewal is not None)
+        inventory = await self.refresh(config, query_nvml=self.is_old() or self._renewal is not None)
         if not inventory and self._nvml.silent:
             raise Refused(f"cgpu_km lists no GPU yet, and NVML does not answer ({self._nvml.silent})")
         unknown = gpus.undiscovered(inventory)
@@ -133,20 +133,25 @@ class Inventory:
             return gpu
         return replace(gpu, default_mib=gpu.kernel.default_memsize // MIB)
 
-    def _is_old(self) -> bool:
+    def is_old(self) -> bool:
+        """Whether the next admission queries NVML."""
         return time.monotonic() > self._nvml_until
+
+    def expire(self) -> None:
+        """Let the next admission query NVML, however new its last answer is."""
+        self._nvml_until = 0.0
 
     def renew(self, config: Config) -> None:
         """Query NVML for a container that starts soon, if its last answer is old. That start then waits for the rest of
         the query only."""
-        if self._is_old() and self._renewal is None:
+        if self.is_old() and self._renewal is None:
             self._renewal = asyncio.create_task(self._ask_nvml(config.nvml_wait_s))
             self._renewal.add_done_callback(self._renewed)
 
     def _renewed(self, task: asyncio.Task[None]) -> None:
         self._renewal = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._nvml_until = 0.0
+            self.expire()
             self._log.error("the query of NVML failed", error=f"{type(error).__name__}: {error}")
 
     async def close(self) -> None:

@@ -44,15 +44,15 @@ class Daemon:
         self.records: dict[Key, Record] = {}
         self.boot_id = deps.facts.boot_id()
         self._log = log.get()
-        self._admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
+        self.admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
         self._binding = asyncio.Lock()  # held from the reading of a slice's members' limits until one more is bound
-        self._inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
+        self.inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
-        self.queries = Queries(deps, self._inventory)
+        self.queries = Queries(deps, self.inventory)
         self.mps = MpsNode(deps, self.records, self.queries.record_event)
-        self._inventory.why_unsliced = self.mps.why_unsliced
-        self._watcher = Watcher(deps.facts, self._schedule_trigger)
+        self.inventory.why_unsliced = self.mps.why_unsliced
+        self.watcher = Watcher(deps.facts, self._schedule_trigger)
         self._orphans = Orphans(deps, self.boot_id)
         self._throttle = events.LogThrottle()
         self._seen = events.Seen()
@@ -70,7 +70,7 @@ class Daemon:
             self.records[record.key] = record
             known = record.phase is Phase.BOUND or (record.phase is Phase.PREPARED and record.process is not None)
             if known and record.boot_id == self.boot_id:
-                self._watcher.reopen(record)
+                self.watcher.reopen(record)
         await self.reconcile()
 
     async def run(self) -> None:
@@ -79,9 +79,9 @@ class Daemon:
 
     async def stop(self) -> None:
         """Containers keep running: their limits are in the kernel, the rest in the state files."""
-        self._watcher.close()
+        self.watcher.close()
         self.deps.nvml.close()
-        await self._inventory.close()
+        await self.inventory.close()
         self.deps.sensors.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
@@ -116,7 +116,7 @@ class Daemon:
         self._log.info("the kernel module is loaded")
         until = self.deps.clock() + GPUS_WAIT_S
         # The module lists GPUs once it has a core, which is loaded after it. NVML may list them all the time.
-        while not any(gpu.kernel and gpu.kernel.born for gpu in await self._inventory.snapshot()):
+        while not any(gpu.kernel and gpu.kernel.born for gpu in await self.inventory.snapshot()):
             if self.deps.clock() > until:
                 break
             await asyncio.sleep(0.1)
@@ -169,7 +169,7 @@ class Daemon:
                 case "slices":
                     return await self.queries.slices(tuple(self.records.values()))
                 case "capacity":
-                    return await self.queries.capacity(message.verb, self.config, self._admission, self.mps.offer)
+                    return await self.queries.capacity(message.verb, self.config, self.admission, self.mps.offer)
                 case "mps":
                     return {"ok": True, "blind": self.mps.blind, "containers": self.mps.rows()}
                 case _:
@@ -212,7 +212,7 @@ class Daemon:
             if grant is not None:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
             admit.check_disable(wanted, self.config.container)
-            closed = await whole.check(config, self._inventory, self.deps.facts, spec, majors, variables, wanted)
+            closed = await whole.check(config, self.inventory, self.deps.facts, spec, majors, variables, wanted)
             whole.add_check(directory, spec, options.hook_path, closed)
             self._log.info("passed", id=container_id, why=wanted.why)
             reply = {"ok": True, "action": "pass"} | ({"closed": closed} if closed else {})
@@ -247,13 +247,13 @@ class Daemon:
     async def _give_whole(self, request: Request, grant: Grant, spec: Spec) -> dict[str, Any]:
         """The real nodes of one GPU: to a client of its MPS server, which is watched, or without any limit."""
         message = request.message
-        async with self._admission:
+        async with self.admission:
             if grant.mps is None:
-                await whole.give(self.config, self._inventory, self.deps.facts, grant, spec, message.bundle)
+                await whole.give(self.config, self.inventory, self.deps.facts, grant, spec, message.bundle)
             else:
                 bundle.check(message.bundle)
                 await self._end_earlier_life(message.id)
-                gpu = await whole.chosen(self.config, self._inventory, grant)
+                gpu = await whole.chosen(self.config, self.inventory, grant)
                 record = self._record(request, grant, mps=self.mps.client(grant, spec))
                 runtime = oci.options(message.runtime, self.config.runtime_path, False, "").hook_path
                 edited = await self.mps.give(self.config, gpu, grant, spec, record, runtime)
@@ -274,7 +274,7 @@ class Daemon:
 
         The kernel's list is long, so it is read only for a refusal's sentence, for a claim, or if the id is in use."""
         container_id, directory = message.id, message.bundle
-        async with self._admission:
+        async with self.admission:
             if self.deps.draining():
                 raise Refused(
                     "this node is being drained for an update of cgpu_km: no container gets a slice of a GPU until "
@@ -282,7 +282,7 @@ class Daemon:
                 )
             bundle.check(directory)  # the wait for other starts may have been longer than the engine's patience
             await self._end_earlier_life(container_id)
-            inventory = await self._inventory.for_admission(self.config)
+            inventory = await self.inventory.for_admission(self.config)
             if claim and (joined := slices.joinable(claim, self.records.values(), await self.deps.link.list())):
                 plan = admit.join(wanted, inventory, joined)
                 return plan, await make(plan, joined)
@@ -295,7 +295,7 @@ class Daemon:
                 if error.code not in (errno.EEXIST, errno.ENOSPC):
                     raise
                 if error.code == errno.ENOSPC:  # a concurrent creation took the room: read the sums again
-                    inventory = await self._inventory.for_admission(self.config)
+                    inventory = await self.inventory.for_admission(self.config)
             there = await self.deps.link.list()
             if slices.is_dying(claim or container_id, there):
                 return None
@@ -348,7 +348,7 @@ class Daemon:
             if isinstance(error, OSError):
                 raise Refused(f"cgpud cannot write its state: {error}") from error
             raise
-        self._watcher.add(record, self.deps.facts.pidfd(request.peer_pid))
+        self.watcher.add(record, self.deps.facts.pidfd(request.peer_pid))
 
     def _cookie(self) -> int:
         return make_cookie(self.deps.random(COOKIE_BITS))
@@ -380,7 +380,7 @@ class Daemon:
         return {"ok": True}
 
     async def drift_counts(self) -> dict[int, int]:
-        return report.drift_counts(self.config, await self._inventory.snapshot())
+        return report.drift_counts(self.config, await self.inventory.snapshot())
 
     async def _end_earlier_life(self, container_id: str) -> None:
         """End the last run under this id: an engine reuses it when it starts a stopped container."""
@@ -415,11 +415,11 @@ class Daemon:
                 case Action.SAVE:
                     self._save(record)
                 case Action.WATCH:
-                    self._watcher.add(record, pidfd)
+                    self.watcher.add(record, pidfd)
                 case Action.UNWATCH:
-                    self._watcher.remove(record.key)
+                    self.watcher.remove(record.key)
                 case Action.CHECK_CGROUP:
-                    self._watcher.check_cgroup(record.key)
+                    self.watcher.check_cgroup(record.key)
                 case Action.DESTROY:
                     shared = record.mps is not None or slices.has_other_member(record, self.records.values())
                     trigger = Trigger.DESTROYED if shared else await self._destroy(*record.kernel_key)
@@ -450,7 +450,7 @@ class Daemon:
     # ---- reconcile ----
 
     async def reconcile(self) -> None:
-        async with self._admission:
+        async with self.admission:
             self.deps.restore_socket()
             for record in self.deps.store.missing(self.records.values()):
                 self._save(record)
@@ -481,7 +481,7 @@ class Daemon:
                         await self.handle_trigger(record.key, trigger)
                     case Orphan(container):
                         await self._adopt_or_destroy(container)
-            await self._inventory.apply_pending(self.config)
+            await self.inventory.apply_pending(self.config)
 
     async def _adopt_or_destroy(self, container: Container) -> None:
         if (record := await self._orphans.adopted(container)) is not None:
@@ -491,6 +491,6 @@ class Daemon:
 
     async def reload(self, config: Config) -> None:
         """Use a new, valid configuration."""
-        async with self._admission:
+        async with self.admission:
             old, self.config = self.config, config
-            await self._inventory.reload(config, old)
+            await self.inventory.reload(config, old)

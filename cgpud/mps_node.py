@@ -42,9 +42,9 @@ class MpsNode:
         self.accounts: dict[Key, Account] = {}
         self.blind: str = ""  # not empty: why the clients' use is not known
         self.ended: Counter[str] = Counter()  # clients, by result: ended, killed, failed
-        self._server_mib: dict[str, int] = {}  # by UUID
-        self._clients_mib: dict[str, int] = {}
-        self._exclusive: set[str] = set()  # in that compute mode
+        self.server_mib: dict[str, int] = {}  # by UUID
+        self.clients_mib: dict[str, int] = {}
+        self.exclusive: set[str] = set()  # in that compute mode
         self._limits: dict[str, tuple[int, Ready | None]] = {}  # what each control daemon was told
         self._ends: set[asyncio.Task[None]] = set()
 
@@ -67,10 +67,10 @@ class MpsNode:
             return f"GPU {gpu.number} has no MPS server: systemctl enable --now {names.unit(gpu.uuid)} starts one"
         if gpu.lost:
             return f"GPU {gpu.number} does not answer NVML ({gpu.lost})"
-        why = self.blind or ("" if gpu.uuid in self._clients_mib else "NVML has not answered yet")
+        why = self.blind or ("" if gpu.uuid in self.clients_mib else "NVML has not answered yet")
         if why:
             return f"the memory of the clients of GPU {gpu.number} is not known ({why}), so no limit is watched"
-        if gpu.uuid not in self._exclusive:
+        if gpu.uuid not in self.exclusive:
             return (
                 f"GPU {gpu.number} has an MPS server and is not in the compute mode EXCLUSIVE_PROCESS, so that "
                 f"programs could use it past MPS: systemctl restart {names.unit(gpu.uuid)} sets the mode"
@@ -80,7 +80,7 @@ class MpsNode:
     def offer(self, gpu: Gpu) -> dict[str, Any]:
         """Part of the answer to `capacity`: what clients may have together, how many, and why none is taken."""
         ready = self._control.ready(gpu.uuid)
-        clients, server = self._clients_mib.get(gpu.uuid, 0), self._server_mib.get(gpu.uuid, 0)
+        clients, server = self.clients_mib.get(gpu.uuid, 0), self.server_mib.get(gpu.uuid, 0)
         room = mps.room_mib(gpu, own_mib(gpu.total_mib), clients, server)
         return {
             "mib": room,
@@ -150,7 +150,7 @@ class MpsNode:
         """Until cancelled: samples of the GPUs with a server, before their first client is there."""
         while True:
             uuids = self._watched()
-            self._clients_mib = {uuid: mib for uuid, mib in self._clients_mib.items() if uuid in uuids}
+            self.clients_mib = {uuid: mib for uuid, mib in self.clients_mib.items() if uuid in uuids}
             if not uuids:
                 self.blind = ""
                 await asyncio.sleep(IDLE_S)
@@ -186,13 +186,13 @@ class MpsNode:
         group = self._deps.facts.cgroup_path
         clients = [mps.Client(one.pid, one.mib, group(one.pid)) for one in sample.processes]
         servers = {one.pid for one in sample.processes if one.is_server}
-        (self._exclusive.add if sample.exclusive else self._exclusive.discard)(sample.uuid)
+        (self.exclusive.add if sample.exclusive else self.exclusive.discard)(sample.uuid)
         there = self.clients_of(sample.uuid)
         for record in there:  # a tenant may give its program the server's name
             if record.cgroup is not None:
                 servers -= {one.pid for one in mps.of_container(record.cgroup.path, clients)}
-        self._server_mib[sample.uuid] = sum(one.mib or 0 for one in clients if one.pid in servers)
-        self._clients_mib[sample.uuid] = sum(one.mib or 0 for one in clients if one.pid not in servers)
+        self.server_mib[sample.uuid] = sum(one.mib or 0 for one in clients if one.pid in servers)
+        self.clients_mib[sample.uuid] = sum(one.mib or 0 for one in clients if one.pid not in servers)
         self.accounts = {key: one for key, one in self.accounts.items() if key in self._records}
         for record in there:
             if record.cgroup is None or record.mps is None or record.phase is not Phase.BOUND:

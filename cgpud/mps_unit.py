@@ -63,7 +63,7 @@ class Unit:
         """Until SIGTERM: 0. Another end of the control daemon: 1. Raises Refused if it cannot begin; then the GPU is as
         it was; CgpuError: another try may succeed."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self.on_signal)
         card = self.check()
         self.make_directory()
         self._set_mode(True)
@@ -89,7 +89,8 @@ class Unit:
             else:
                 self._end_daemon()
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """End within the next period of _follow()."""
         self._stopping = True
 
     def check(self) -> mps_nvml.Card:

@@ -140,7 +140,7 @@ def _toolkit(root: Path) -> tuple[Engine, str, tuple[int, ...]]:
     return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode, number or ()
 
 
-def _configuration(root: Path) -> tuple[str, Config]:
+def configuration(root: Path) -> tuple[str, Config]:
     """The error of cgpu.toml, and what it says without one."""
     from cgpu_common import config
     from cgpu_common.errors import ConfigError
@@ -366,7 +366,7 @@ def read(paths: Paths) -> Facts:
     found = versions.collect(paths, str((status or {}).get("version", "unknown")), "", "")
     drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
     below, mode, number = _toolkit(root)
-    config_error, config = _configuration(root)
+    config_error, config = configuration(root)
     driver_text = next(iter(_text(paths.driver / "version").splitlines()), "")
     read = (status or {}).get("config_fingerprint")
     nvml = cards() if paths.proc == LIVE else (None, "a copied tree")

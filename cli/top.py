@@ -54,7 +54,8 @@ def _can_draw() -> bool:
     return True
 
 
-def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -> None:
+def screen(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -> None:
+    """Draw until q or @count readings, one every @delay seconds. Raises CgpuError without rich."""
     try:
         from rich.console import Console
         from rich.live import Live
@@ -111,6 +112,6 @@ def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
     """
     wanted: status.Wanted = replace(ctx.meta.get("cgpu.wanted", status.Wanted()), sort=sort, every_s=delay)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        _run(ctx.obj, wanted, delay, count)
+        screen(ctx.obj, wanted, delay, count)
     else:
         status.show(ctx.obj, wanted, count)

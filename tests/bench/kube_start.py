@@ -101,8 +101,8 @@ async def measure(place: Path, starts: int, idle: bool) -> Times:
             (daemon, "prepare", " prepare"),
             (bundle, "read", "  read config.json"),
             (granted, "find", "  decide, with cgpu-kube"),
-            (daemon._inventory, "for_admission", "  read the GPUs"),
-            (daemon._inventory._nvml_source, "query", "   NVML"),
+            (daemon.inventory, "for_admission", "  read the GPUs"),
+            (daemon.inventory._nvml_source, "query", "   NVML"),
             (daemon.deps.link, "create", "  create"),
             (oci, "edit", "  edit"),
             (bundle, "write", "  write config.json"),
@@ -116,7 +116,7 @@ async def measure(place: Path, starts: int, idle: bool) -> Times:
 async def one(world: Process, runtime: Path, number: int, times: Times, idle: bool) -> None:
     """A pod from the extender's annotation to the next runtime, and its end."""
     if idle:
-        world.node.daemon._inventory._nvml_until = 0.0
+        world.node.daemon.inventory.expire()
         await asyncio.sleep(RENEW_S)
     notes = keys.write({"main": {1: 6}}, 80, NOW_NS)
     pod = world.pod(f"p{number}", container(mem=6), annotations=notes)

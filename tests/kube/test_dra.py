@@ -171,7 +171,7 @@ async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
     async with world.running():
         await ready(world)
         now.update(state)
-        world.node.daemon._inventory._nvml_until = 0.0
+        world.node.daemon.inventory.expire()
         await world.node.prepare("0" * 64)  # an admission asks NVML
         await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
         (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]

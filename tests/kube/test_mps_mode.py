@@ -181,7 +181,7 @@ async def test_the_mode_changes_on_a_drained_node_only(world: MpsWorld) -> None:
         await world.end(container_id)
         world.mode_of_gpus = ""
         await world.node.ask(op="capacity", verb="nvml")
-        world.node.daemon._inventory._nvml_until = 0
+        world.node.daemon.inventory.expire()
         await world.node.ask(op="capacity", verb="nvml")
         await eventually(lambda: offered(world) > 90, "slices")
 

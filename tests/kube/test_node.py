@@ -372,7 +372,7 @@ async def test_an_unhealthy_gpu_takes_its_devices_along(world: World) -> None:
     async with world.running():
         await ready(world)
         lost = "GPU is lost"
-        world.node.daemon._inventory._nvml_until = 0.0
+        world.node.daemon.inventory.expire()
         world.agent._health_due = 0.0
         await eventually(lambda: offered(world) == 15, "the healthy one")
         resource = world.kubelet.resources[GPU_MEM]
@@ -891,7 +891,7 @@ async def test_nvml_is_asked_when_a_pod_comes(world: World) -> None:
     async with world.running():
         await ready(world)
         await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
-        inventory = world.node.daemon._inventory
+        inventory = world.node.daemon.inventory
         inventory._nvml_until, world.agent._renew_due = 0.0, 0.0
         world.pod("plain", container())
         await asyncio.sleep(0.3)

@@ -512,7 +512,7 @@ def test_the_start_takes_a_tenth_of_a_second(tree: Tree, words: list[str]) -> No
 def test_the_list_of_commands_has_their_own_help(group: Group, limit: int) -> None:
     """It is written beside the commands' names, so that the list imports none of them."""
     ctx = click.Context(group)
-    for name, (_, _, short) in group._lazy.items():
+    for name, (_, _, short) in group.lazy.items():
         command = group.get_command(ctx, name)
         assert command is not None
         assert click.Command(name, help=short).get_short_help_str(limit) == command.get_short_help_str(limit)

@@ -608,7 +608,7 @@ def test_top_without_its_library(node: Tree, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "rich.console", None)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     with pytest.raises(Exception, match="the Python package rich is not installed"):
-        top._run(proc.Paths.below(str(node.root)), None, 1.0, 1)  # type: ignore[arg-type]
+        top.screen(proc.Paths.below(str(node.root)), None, 1.0, 1)  # type: ignore[arg-type]
 
 
 def test_the_start_imports_no_screen() -> None:

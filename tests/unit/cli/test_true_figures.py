@@ -120,13 +120,11 @@ def test_a_configuration_that_cgpud_has_not_read_is_not_in_force(tmp_path: Path)
 def test_doctor_and_the_daemon_mean_the_same_files(tree: Tree) -> None:
     """Also without a file, and with one that is only in cgpu.toml.d."""
     assert (
-        node._configuration(tree.root)[1].fingerprint
-        == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+        node.configuration(tree.root)[1].fingerprint == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
     )
     write(tree.root / "etc/cgpu/cgpu.toml.d/a.toml", "log_level = 'debug'\n")
     assert (
-        node._configuration(tree.root)[1].fingerprint
-        == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
+        node.configuration(tree.root)[1].fingerprint == load(None, default=tree.root / "etc/cgpu/cgpu.toml").fingerprint
     )
 
 
@@ -217,7 +215,7 @@ def test_the_host_s_memory_is_of_no_gpu(tree: Tree) -> None:
 def test_shares_add_up_however_slow_a_read_is(tree: Tree, monkeypatch: pytest.MonkeyPatch, read_ms: float) -> None:
     """67.2 and 33.8 % of one GPU: the first reading's time was taken three files after its counters, so that each
     window was too short."""
-    now, real = [10**12], proc._read
+    now, real = [10**12], proc.read_file
 
     def slow(path: Path) -> str:
         now[0] += round(read_ms * 10**6 / 2)
@@ -226,7 +224,7 @@ def test_shares_add_up_however_slow_a_read_is(tree: Tree, monkeypatch: pytest.Mo
         now[0] += round(read_ms * 10**6 / 2)
         return text
 
-    monkeypatch.setattr(proc, "_read", slow)
+    monkeypatch.setattr(proc, "read_file", slow)
     monkeypatch.setattr(proc.time, "monotonic_ns", lambda: now[0])
     before = proc.read_tree(proc.Paths.below(str(tree.root)), brief=True)
     now[0] += 10**9
@@ -239,8 +237,8 @@ def test_the_counters_of_a_gpu_are_read_before_anything_else_of_its_containers(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the windows of two containers begin milliseconds apart, and a slice falls into one of them only."""
-    real, order = proc._read, []
-    monkeypatch.setattr(proc, "_read", lambda path: (order.append(path), real(path))[1])
+    real, order = proc.read_file, []
+    monkeypatch.setattr(proc, "read_file", lambda path: (order.append(path), real(path))[1])
     for brief in (True, False):
         order.clear()
         proc.read_tree(proc.Paths.below(str(tree.root)), brief=brief)

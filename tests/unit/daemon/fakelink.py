@@ -43,7 +43,7 @@ class FakeLink:
         self.calls: list[tuple[str, str, int]] = []
         self.set_calls: list[tuple[int, dict[G, int]]] = []
         self._next_minor = 0
-        self._listeners: list[asyncio.Queue[KernelEvent | None]] = []  # None: the module is gone
+        self.listeners: list[asyncio.Queue[KernelEvent | None]] = []  # None: the module is gone
 
     def _check(self) -> None:
         if self.missing:
@@ -56,7 +56,7 @@ class FakeLink:
     def unload(self) -> None:
         self.missing = True
         self.containers.clear()
-        for queue in self._listeners:
+        for queue in self.listeners:
             queue.put_nowait(None)
 
     def load(self, gpus: Sequence[KernelGpu]) -> None:
@@ -66,7 +66,7 @@ class FakeLink:
 
     def emit(self, kind: Event, container: Container | None = None, gpu: int | None = None, **values: Any) -> None:
         about = next((one for one in self.inventory if one.index == gpu), None)
-        for queue in self._listeners:
+        for queue in self.listeners:
             queue.put_nowait(KernelEvent(int(kind), container, about, values))
 
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
@@ -161,7 +161,7 @@ class FakeLink:
     async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
         self._check()
         queue: asyncio.Queue[KernelEvent | None] = asyncio.Queue()
-        self._listeners.append(queue)
+        self.listeners.append(queue)
         try:
             if joined is not None:
                 await joined()
@@ -169,7 +169,7 @@ class FakeLink:
                 yield event
             raise KernelMissing
         finally:
-            self._listeners.remove(queue)
+            self.listeners.remove(queue)
 
 
 if __name__ == "__main__":

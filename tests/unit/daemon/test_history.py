@@ -56,7 +56,7 @@ async def test_over_the_socket(node: Node) -> None:
     """The creation and the end of a container, by its events."""
 
     async with node.running():
-        await eventually(lambda: node.link._listeners, "it listens")
+        await eventually(lambda: node.link.listeners, "it listens")
         assert (await node.prepare(ID))["ok"]
 
         async def heard() -> list[str]:

@@ -462,7 +462,7 @@ def test_a_start_that_its_engine_gave_up(node: Node, run: Run, capsys: pytest.Ca
         async with node.running() as daemon:
             if when == "before it is read":
                 shutil.rmtree(bundle)
-            async with daemon._admission:
+            async with daemon.admission:
                 start = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=str(bundle)))
                 await asyncio.sleep(0.1)
                 if when == "while it waits for other starts":
@@ -734,7 +734,7 @@ async def test_lost_events_mean_reconcile(node: Node) -> None:
 
     node.link = Lossy()
     async with node.running():
-        await eventually(lambda: node.link._listeners, "listening again")
+        await eventually(lambda: node.link.listeners, "listening again")
         node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
 
 
@@ -815,7 +815,7 @@ async def test_the_module_goes_and_comes_again(node: Node) -> None:
     node.nvml = lambda: known  # also while the module is away
     async with node.running():
         assert [gpu.policy for gpu in node.link.inventory] == [2]
-        await eventually(lambda: node.link._listeners, "listening")
+        await eventually(lambda: node.link.listeners, "listening")
         await node.start(ID, "/one")
         node.link.unload()
         await eventually(lambda: not node.daemon.records, "forgotten")
@@ -823,7 +823,7 @@ async def test_the_module_goes_and_comes_again(node: Node) -> None:
         await asyncio.sleep(0.2)
         node.link.load([replace(gpu, born=2) for gpu in example_gpus()])
         await eventually(lambda: node.link.inventory[0].policy == 2, "set again")
-        await eventually(lambda: node.link._listeners, "listening again")
+        await eventually(lambda: node.link.listeners, "listening again")
 
 
 async def test_a_damaged_state_file_is_left_alone(node: Node) -> None:

@@ -55,7 +55,7 @@ class World:
 
     async def prepare(self, container: str, change: Any = None) -> dict[str, Any]:
         if not self.control.blind:
-            await eventually(lambda: self.node.daemon.mps._clients_mib or not self.control.serving(), "a sample")
+            await eventually(lambda: self.node.daemon.mps.clients_mib or not self.control.serving(), "a sample")
         self.change(container, change or (lambda spec: None))
         directory = self.node.directory / "bundles" / container
         return await self.node.ask(op="prepare", id=container, bundle=str(directory))
@@ -260,7 +260,7 @@ async def test_each_failure_of_the_server_has_a_sentence(world: World) -> None:
         assert f"does not answer (no answer within 5 s): systemctl status {unit} shows its state" in why
         world.control.dead = ""
         world.control.exclusive = False
-        await eventually(lambda: not world.node.daemon.mps._exclusive, "seen")
+        await eventually(lambda: not world.node.daemon.mps.exclusive, "seen")
         why = await world.refused()
         assert "has an MPS server and is not in the compute mode EXCLUSIVE_PROCESS, so that programs could" in why
         assert f"systemctl restart {unit} sets the mode" in why
@@ -271,7 +271,7 @@ async def test_each_failure_of_the_server_has_a_sentence(world: World) -> None:
 @pytest.mark.parametrize("world", [{"clients": 2}], indirect=True)
 async def test_grants_are_bounded_by_the_gpu_and_by_the_clients(world: World) -> None:
     async with world.node.running():
-        await eventually(lambda: world.node.daemon.mps._clients_mib, "a sample")
+        await eventually(lambda: world.node.daemon.mps.clients_mib, "a sample")
         offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
         assert offer == {
             "mib": 15109 - 472 - 512,
@@ -343,10 +343,10 @@ async def test_bad_grants(world: World, grant: dict[str, Any], sentence: str) ->
 async def test_no_client_starts_before_the_watch_is_there(world: World) -> None:
     world.control.silent = True
     async with world.node.running() as daemon:
-        (gpu,) = await daemon._inventory.snapshot()
+        (gpu,) = await daemon.inventory.snapshot()
         assert "(NVML has not answered yet), so no limit is watched" in daemon.mps.offer(gpu)["why"]
         world.control.silent = False
-        await eventually(lambda: daemon.mps._clients_mib, "seen")
+        await eventually(lambda: daemon.mps.clients_mib, "seen")
 
 
 async def test_a_program_with_the_servers_name_is_its_containers(world: World) -> None:
@@ -355,6 +355,6 @@ async def test_a_program_with_the_servers_name_is_its_containers(world: World) -
         world.control.use(UUIDS[0], 1, 700, is_server=True)
         world.control.use(UUIDS[0], pid, 3000, is_server=True)
         await eventually(lambda: world.control.ended == [pid], "ended")
-        await eventually(lambda: daemon.mps._server_mib[UUIDS[0]] == 700, "the server's own")
+        await eventually(lambda: daemon.mps.server_mib[UUIDS[0]] == 700, "the server's own")
         offer = (await world.node.ask(op="capacity"))["gpus"][0]["mps"]
         assert offer["mib"] == 15109 - 472 - 700

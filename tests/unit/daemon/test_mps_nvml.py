@@ -137,16 +137,16 @@ def test_the_mode_is_read_back(library: Library) -> None:
 
 
 def test_a_sample_has_each_process_once_with_the_most_that_any_list_says(library: Library) -> None:
-    assert mps_nvml._sample(library, UUID) == {
+    assert mps_nvml.sample(library, UUID) == {
         "uuid": UUID,
         "processes": [(7, 100, False), (8, 9, False)],
         "exclusive": False,
     }
     library.mode = 3
-    assert mps_nvml._sample(library, UUID)["exclusive"]
+    assert mps_nvml.sample(library, UUID)["exclusive"]
     library.lists["Compute"] = [(os.getpid(), None)]
-    assert mps_nvml._sample(library, UUID)["processes"][-1] == (os.getpid(), None, False), "unknown is no zero"
-    assert "error" in mps_nvml._sample(library, "GPU-1")
+    assert mps_nvml.sample(library, UUID)["processes"][-1] == (os.getpid(), None, False), "unknown is no zero"
+    assert "error" in mps_nvml.sample(library, "GPU-1")
 
 
 def test_the_server_is_known_by_its_name(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_the_server_is_known_by_its_name(tmp_path: Path) -> None:
     process = subprocess.Popen([program, "100"])
     try:
         end = time.monotonic() + 10
-        while not mps_nvml._is_server(process.pid):  # its command line is empty for a moment
+        while not mps_nvml.is_server(process.pid):  # its command line is empty for a moment
             assert time.monotonic() < end
-        assert not mps_nvml._is_server(os.getpid())
+        assert not mps_nvml.is_server(os.getpid())
     finally:
         process.kill()
         process.wait()

@@ -107,7 +107,7 @@ class Stand:
         return thread
 
     def stop(self, thread: threading.Thread) -> Any:
-        self.unit._on_signal(signal.SIGTERM, None)
+        self.unit.on_signal(signal.SIGTERM, None)
         thread.join(15)
         assert not thread.is_alive()
         return self.result

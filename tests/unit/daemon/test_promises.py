@@ -458,7 +458,7 @@ def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node
                 assert (await node.ask(op="capacity", verb="renew"))["ok"]
             assert node.nvml.asked == before
             go.clear()
-            daemon._inventory._nvml_until = 0.0
+            daemon.inventory.expire()
             for _ in range(3):
                 assert (await node.ask(op="capacity", verb="renew"))["ok"], "does not wait"
             start = asyncio.create_task(node.prepare(ID))
@@ -468,7 +468,7 @@ def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node
             assert (await start)["ok"]
             assert node.nvml.asked == before + 1
             go.clear()
-            daemon._inventory._nvml_until = 0.0
+            daemon.inventory.expire()
             assert (await node.ask(op="capacity", verb="renew"))["ok"], "and the daemon can stop meanwhile"
 
     go = asyncio.Event()

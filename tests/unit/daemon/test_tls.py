@@ -126,7 +126,7 @@ async def test_a_client_with_a_certificate_and_no_other(made: Path, tmp_path: Pa
     with socket.create_connection(("127.0.0.1", port)) as plain:
         plain.sendall(REQUEST)
         assert b"200" not in await asyncio.to_thread(plain.recv, 100)
-    await eventually(lambda: not server._serving, "all are closed")
+    await eventually(lambda: not server.by_source, "all are closed")
     assert (await scrape(port, client(made, made))).endswith(b"x")
     await server.stop()
     with pytest.raises(OSError):
@@ -153,7 +153,7 @@ def test_a_client_that_leaves_early_is_no_error(run: Run, made: Path) -> None:
             assert (await scrape(port, client(made, made))).endswith(b"x")
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(made, made), server_hostname=NAME)
             writer.close()
-        await eventually(lambda: not server._serving, "all are closed")
+        await eventually(lambda: not server.by_source, "all are closed")
         gc.collect()
         await asyncio.sleep(0)
         await server.stop()
@@ -178,9 +178,9 @@ async def test_connections_without_a_certificate_are_bounded(made: Path, monkeyp
     port, server = free_port(), http.HttpServer(page)
     await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
     idle = [await idle_from(f"127.0.1.{number}", port) for number in range(1, http.HANDSHAKES_MAX + 5)]
-    await eventually(lambda: len(server._serving) == http.HANDSHAKES_MAX, "all places are taken")
+    await eventually(lambda: server.by_source.total() == http.HANDSHAKES_MAX, "all places are taken")
     assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
-    await eventually(lambda: not server._serving and not server._by_source, "each of them ended by itself")
+    await eventually(lambda: not server.by_source, "each of them ended by itself")
     for one in idle:
         one.close()
     await server.stop()
@@ -199,7 +199,7 @@ async def test_one_address_takes_no_place_of_another(made: Path, monkeypatch: py
     await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
     idle = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.1.1", 0)) for _ in range(40)]
     assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
-    await eventually(lambda: server._by_source == {"127.0.1.1": http.SOURCE_MAX}, "it has its places")
+    await eventually(lambda: server.by_source == {"127.0.1.1": http.SOURCE_MAX}, "it has its places")
     for reader, _ in idle[http.SOURCE_MAX :]:
         try:
             assert await asyncio.wait_for(reader.read(), 20) == b""
@@ -207,7 +207,7 @@ async def test_one_address_takes_no_place_of_another(made: Path, monkeypatch: py
             pass
     for _, writer in idle:
         writer.close()
-    await eventually(lambda: not server._by_source, "its places are free")
+    await eventually(lambda: not server.by_source, "its places are free")
     await server.stop()
 
 
@@ -223,12 +223,12 @@ async def test_what_is_served_is_bounded_too(made: Path) -> None:
     per, context = http.SOURCE_MAX, client(made, made)
     sources = [f"127.0.1.{1 + number // per}" for number in range(http.CONNECTIONS_MAX)]
     asking = [asyncio.create_task(scrape(port, context, local=one)) for one in sources]
-    await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all places are taken")
+    await eventually(lambda: server.open == http.CONNECTIONS_MAX, "all places are taken")
     try:
         assert await scrape(port, context, local="127.0.2.1") == b""
     except (ssl.SSLError, ConnectionError):
         pass
-    assert server._open == http.CONNECTIONS_MAX
+    assert server.open == http.CONNECTIONS_MAX
     wait.set()
     assert all(one.endswith(b"x") for one in await asyncio.gather(*asking))
     await server.stop()

@@ -29,7 +29,7 @@ def quick(node: Node) -> Node:
 async def test_an_end_that_nobody_saw(quick: Node, group: str | None) -> None:
     async with quick.running() as daemon:
         process = await quick.start(ID, group)
-        daemon._watcher.remove((ID, int(quick.cookie(ID))))  # no trigger from here on
+        daemon.watcher.remove((ID, int(quick.cookie(ID))))  # no trigger from here on
         await asyncio.sleep(0.2)
         assert quick.link.containers, "it lives"
         process.kill()

@@ -357,8 +357,8 @@ async def test_a_scraper_that_reads_nothing_keeps_no_connection(
     server = http.HttpServer(page)
     await server.start(http.Unix(str(tmp_path / "s")))
     with await ask_for(tmp_path / "s"):
-        await eventually(lambda: server._open == 1, "it is open")
-        await eventually(lambda: server._open == 0, "it is closed", 10)
+        await eventually(lambda: server.open == 1, "it is open")
+        await eventually(lambda: server.open == 0, "it is closed", 10)
     await server.stop()
 
 
@@ -378,5 +378,7 @@ async def test_a_peer_that_reads_no_reply_keeps_no_connection(tmp_path: Path, mo
         sock.connect(str(tmp_path / "s"))
         sock.send(frames.encode({"op": "status"}))
         await eventually(lambda: unsent == ["status"], "given up", 10)
-        await eventually(lambda: not serving._tasks, "closed")
+        sock.settimeout(10)
+        while await asyncio.to_thread(sock.recv, 1 << 20):
+            pass
     await serving.stop()
