@@ -375,23 +375,21 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
  * The high-priority ones are charged while they may run: whether they did is unknown. Those
  * beside them have their part by timeslices whenever they have work, and it is not charged: high
  * priority that always works would else have less than its ceiling. A gap between two of them is
- * charged to them, or the quota would not be used up before the period ends. Where a timeslice
- * could not be set or one was slow to leave the GPU, what the others had is not known, and high
- * priority is charged in full. So it is under fixed rounds: the caps of the others are promised beside that, and those beside
+ * charged to them, or the quota would not be used up before the period ends. Under fixed rounds
+ * they are charged in full: the caps of the others are promised beside that, and those beside
  * them are charged among themselves.
  */
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
 	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
 	bool fixed = cgpu_policy_get(t->policy)->fixed_round;
-	bool whole = fixed || !obeys_timeslices(t, ran);
 	u64 all;
 
 	charge_budget(t, ran, len_ns);
 	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
 	if (((ran & high) || cgpu_rr_in_force(t, CGPU_RR_PRIO)) && (t->opened_mask & low))
-		t->prio_runtime_ns += whole ? len_ns : cgpu_hw_left_ns(t, ran, t->weighted_mask[0], len_ns);
+		t->prio_runtime_ns += fixed ? len_ns : cgpu_hw_left_ns(t, ran, t->weighted_mask[0], len_ns);
 	/* Other policies have no caps to hold. */
 	if (!fixed)
 		return;
