@@ -62,24 +62,6 @@ u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timesli
 }
 
 /**
- * cgpu_hw_left_ns() - what some left of the time in which they ran together with others
- * @t: the scheduler
- * @ran: slots that ran together
- * @mask: some of them, and others
- * @len_ns: how long
- *
- * Return: nanoseconds that the timeslices of @mask did not give them.
- */
-u64 cgpu_hw_left_ns(const struct cgpu_sched *t, u32 ran, u32 mask, u64 len_ns)
-{
-	u64 all = cgpu_hw_weight(t, ran, true), left_ns = len_ns;
-
-	for (mask &= ran; mask; mask &= mask - 1)
-		left_ns -= cgpu_hw_share(t, all, __builtin_ctz(mask), true, len_ns);
-	return left_ns;
-}
-
-/**
  * cgpu_is_one() - exactly one
  * @mask: of slots
  */

@@ -16,9 +16,6 @@ u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
 u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
 		  u64 len_ns);
 
-/* Of @len_ns in which @ran ran together: all but what those of @mask got. */
-u64 cgpu_hw_left_ns(const struct cgpu_sched *t, u32 ran, u32 mask, u64 len_ns);
-
 /* Those of @ran, slots that may run and do not sleep, that the hardware divides the GPU among. */
 u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran);
 

@@ -317,16 +317,22 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
 	u32 high = t->opened_mask & t->weighted_mask[1] & ~t->asleep_mask & ~t->capped_mask;
+	u32 low = ran & t->weighted_mask[0];
 	/* A slot that is frozen asleep may have work that its word does not show. */
 	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~(t->asleep_mask & t->run_mask);
 	s64 most = budget_max_ns(t);
+	u64 all, got;
 
 	if (len_ns > BURST_NS)
 		len_ns = BURST_NS;
+	got = len_ns;
 	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
 	cgpu_dense_note(t, high, len_ns);
+	all = cgpu_hw_weight(t, ran, true);
+	for (; low; low &= low - 1)
+		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
 	if (rivals && high && !cgpu_dense_forgives(t, high))
-		t->prio_budget_ns -= (s64)cgpu_hw_left_ns(t, ran, t->weighted_mask[0], len_ns);
+		t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;
 	if (t->prio_budget_ns < -most)
@@ -372,26 +378,22 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
  * @ran: slots that could run and had opened the GPU
  * @len_ns: how long
  *
- * The high-priority ones are charged while they may run: whether they did is unknown. Those
- * beside them have their part by timeslices whenever they have work, and it is not charged: high
- * priority that always works would else have less than its ceiling. A gap between two of them is
- * charged to them, or the quota would not be used up before the period ends. Under fixed rounds
- * they are charged in full: the caps of the others are promised beside that, and those beside
- * them are charged among themselves.
+ * The high-priority ones are charged in full while they may run: whether they did is
+ * unknown. A gap between two of them is charged to them too, or the quota would not be used
+ * up before the period ends. Those beside them are charged among themselves.
  */
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
 	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
-	bool fixed = cgpu_policy_get(t->policy)->fixed_round;
 	u64 all;
 
 	charge_budget(t, ran, len_ns);
 	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
 	if (((ran & high) || cgpu_rr_in_force(t, CGPU_RR_PRIO)) && (t->opened_mask & low))
-		t->prio_runtime_ns += fixed ? len_ns : cgpu_hw_left_ns(t, ran, t->weighted_mask[0], len_ns);
+		t->prio_runtime_ns += len_ns;
 	/* Other policies have no caps to hold. */
-	if (!fixed)
+	if (!cgpu_policy_get(t->policy)->fixed_round)
 		return;
 	all = cgpu_hw_weight(t, ran & low, false);
 	for (mask = ran & low; mask; mask &= mask - 1) {

@@ -14,23 +14,21 @@
 
 #define PERCENT		100u
 #define UNSPREAD	160u		/* no more by samples that may all fall at one place of the periods */
-#define FIRST		100u		/* samples that show it at work in a row, and periods hold it */
 #define MARGIN_PERCENT	10u		/* a ceiling so much lower until it is certain */
 #define LEAST_RATIO	75u		/* with less, one that stops for the samples would gain too much */
 #define FRESH_NS	5000000000ull	/* they come once a second, the newest a second old */
 #define LOOK_NS		250000000ull	/* another thread takes them */
 
 /**
- * cgpu_use_begin() - high priority is taken to use little, but soon not any more if it works on
+ * cgpu_use_begin() - the credit is full
  * @t: the scheduler, of which none has opened the GPU
  *
  * High priority begins at the timeslices that it has when it uses little, and by what it then uses it keeps or loses
- * them. Only where samples come: the first one enables it. With a full credit one that always works would pass its
- * ceiling for five seconds.
+ * them. Only where samples come: the first one enables it.
  */
 void cgpu_use_begin(struct cgpu_sched *t)
 {
-	t->use_credit = FIRST;
+	t->use_credit = CGPU_USE_MOST;
 	t->use_little = 1;
 }
 
