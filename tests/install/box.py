@@ -64,6 +64,11 @@ NOT_OURS = (
 )
 
 
+#: What an administrator enables by hand, and where each of them is wanted then.
+BY_HAND = ("cgpu-kube.service", "cgpu-mps@GPU-1.service", "cgpu-mps@GPU-2.service")
+WANTED = "/etc/systemd/system/multi-user.target.wants"
+
+
 class Box:
     """A root file system to spoil. `with Box() as box: box.must("dpkg -i …")`."""
 
@@ -112,6 +117,10 @@ class Box:
         done = self.run(command, **variables)
         assert done.returncode == 0, f"{command}: status {done.returncode}\n{done.stdout}"
         return done.stdout
+
+    def enable_by_hand(self) -> None:
+        self.must(f"systemctl enable {' '.join(BY_HAND)}")
+        self.must(" && ".join(f"test -L {WANTED}/{unit}" for unit in BY_HAND))
 
     def add_kernel(self, kernel: str) -> str:
         """A kernel of build/kernels with its headers; its release."""

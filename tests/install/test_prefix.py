@@ -212,14 +212,15 @@ def test_the_machine_is_left_as_it_was() -> None:
         before = box.tree()
         box.must("scripts/install install")
         box.must("systemctl enable cgpud && test -L /etc/systemd/system/multi-user.target.wants/cgpud.service")
+        box.enable_by_hand()
         for engine in ("docker --default", "podman"):
             box.must(f"/usr/local/bin/cgpu setup {engine} --runtime /usr/local/bin/cgpu-runtime")
-        box.must("mkdir -p /run/cgpu/state")
+        box.must("mkdir -p /run/cgpu/state /var/log/cgpu && touch /var/log/cgpu/mps.log")
         said = box.must("scripts/install uninstall")
         assert "cgpu: wrote /etc/docker/daemon.json\ncgpu: next: " in said
         assert "cgpu: removed /etc/containers/containers.conf.d/cgpu.conf\n" in said
         assert {path: what for path, what in box.tree().items() if before.get(path) != what} == {}
-        box.must("test ! -e /run/cgpu")
+        box.must("test ! -e /run/cgpu && test ! -e /var/log/cgpu")
 
         box.must("scripts/install install && /usr/local/bin/cgpu setup docker --runtime /usr/local/bin/cgpu-runtime")
         box.must("sed -i s,/usr/local/bin/cgpu-runtime,/opt/mine, /etc/docker/daemon.json")
@@ -230,7 +231,7 @@ def test_the_machine_is_left_as_it_was() -> None:
         assert kept["before"] == '{ "debug": true }'
 
 
-def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
+def test_the_units_are_stopped_while_they_are_there() -> None:
     """A stand-in for systemctl logs its arguments, and whether there was a unit; the box has no systemd."""
     unit = "/usr/local/lib/systemd/system/cgpud.service"
     with Box() as box:
@@ -241,6 +242,8 @@ def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
         asked = box.must("cat /tmp/asked").splitlines()
     assert "--quiet disable cgpud.service there" in asked
     assert "stop cgpud.service there" in asked
+    assert "--quiet disable cgpu-kube.service cgpu-mps@.service there" in asked
+    assert "stop cgpu-kube.service cgpu-mps@*.service there" in asked
     assert asked[-1] == "daemon-reload gone"
 
 
