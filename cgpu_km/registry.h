@@ -17,6 +17,7 @@
  *                    container's tasks take it: one that slept could be throttled (bounds.md)
  *   core section     (core_ref.h)
  * view_lock of a backing file is taken under ct->view_lock or mmap_lock; the driver's faults are in it.
+ * mmap_lock of a process is taken under ct->view_lock alone.
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
  * or alone; no lock of this list is taken under it.
  *

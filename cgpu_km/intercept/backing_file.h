@@ -49,6 +49,7 @@ struct ckm_backing {
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
 	struct ckm_view view;		/* GPU nodes; this and the rest (rm_view.c) */
 	struct rw_semaphore view_lock;	/* held for reading while the driver fills page tables in */
+	struct mm_struct *view_mm;	/* view_lock; a reference; of the first mmap; NULL: not mapped yet */
 	bool view_ended;		/* view_lock; what it showed is the driver's again */
 	const struct vm_operations_struct *view_drv;	/* view_lock; the driver's; NULL: not mapped yet */
 	struct vm_operations_struct view_ops;	/* view_lock, written once; @view_drv with our fault and access */

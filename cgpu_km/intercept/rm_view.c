@@ -2,6 +2,7 @@
 /* Owns what files of GPU nodes show. Takes view_lock of a container and of a file, rm_lock. */
 #include <linux/mm.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 
 #include "compat.h"
 #include "intercept/backing_file.h"
@@ -23,6 +24,9 @@ static vm_fault_t checked_fault(struct vm_fault *vmf)
 	struct ckm_backing *backing = backing_of(vmf->vma);
 	vm_fault_t ret = VM_FAULT_SIGBUS;
 
+	/* Of a private mapping the kernel wants all pages at mmap, and has a BUG_ON() for the fault. */
+	if (!(vmf->vma->vm_flags & VM_SHARED))
+		return VM_FAULT_SIGBUS;
 	down_read(&backing->view_lock);
 	if (!backing->view_ended)
 		ret = backing->view_drv->fault(vmf);
@@ -49,7 +53,7 @@ static int map_locked(struct ckm_backing *backing, struct vm_area_struct *vma)
 	if (ret)
 		return ret;
 	/* Pages without a struct page alone can be taken away. */
-	if (!(vma->vm_flags & VM_PFNMAP) || !vma->vm_ops || !vma->vm_ops->fault)
+	if ((vma->vm_flags & (VM_PFNMAP | VM_MIXEDMAP)) != VM_PFNMAP || !vma->vm_ops || !vma->vm_ops->fault)
 		return -ENXIO;
 	if (!backing->view_drv) {
 		backing->view_drv = vma->vm_ops;
@@ -58,7 +62,13 @@ static int map_locked(struct ckm_backing *backing, struct vm_area_struct *vma)
 		backing->view_ops.access = checked_access;
 	}
 	vma->vm_ops = &backing->view_ops;
-	ckm_zap_vma(vma);
+	if (!backing->view_mm) {
+		mmgrab(vma->vm_mm);
+		backing->view_mm = vma->vm_mm;
+	}
+	/* Only one process's mmap_lock is known. What the driver mapped for another comes with the fault. */
+	if (backing->view_mm != vma->vm_mm)
+		ckm_zap_vma(vma);
 	return 0;
 }
 
@@ -90,13 +100,21 @@ void ckm_view_begin_locked(struct ckm_backing *backing, struct ckm_cpu_map *map)
 static void set_ended(struct ckm_view *view, bool ended)
 {
 	struct ckm_backing *backing = container_of(view, struct ckm_backing, view);
+	struct mm_struct *mm;
 
 	lockdep_assert_held(&backing->ct->view_lock);
 	down_write(&backing->view_lock);
 	backing->view_ended = ended;
+	mm = backing->view_mm;
 	up_write(&backing->view_lock);
-	if (ended)
-		unmap_mapping_range(backing->real->f_mapping, 0, 0, 1);
+	if (!ended)
+		return;
+	/* An mmap that filled in before is over: the kernel knows its mapping as one of the file. */
+	if (mm) {
+		mmap_read_lock(mm);
+		mmap_read_unlock(mm);
+	}
+	unmap_mapping_range(backing->real->f_mapping, 0, 0, 1);
 }
 
 void ckm_view_end(struct ckm_container *ct, struct ckm_cpu_map *map, bool ended)
@@ -200,4 +218,6 @@ void ckm_views_file_ends(struct ckm_backing *backing)
 		walk(backing->ct, NULL, backing->id);
 	else if (backing->node == CGPU_NODE_GPU)
 		end_view(backing->ct, &backing->view);
+	if (backing->view_mm)
+		mmdrop(backing->view_mm);
 }

@@ -19,9 +19,11 @@ struct ckm_cpu_map;
 struct cgpu_obj;
 struct vm_area_struct;
 
-/* The mmap of a GPU node's file. The pages come with the first fault, when the kernel knows the mapping as
- * one of the file: what ckm_views_end() takes away at the same time is then seen by one of both. 0; -ENXIO:
- * what it showed is gone; or the driver's error. Sleeps; takes view_lock of the file.
+/* The mmap of a GPU node's file. The driver fills the pages in before the kernel knows the mapping as one of the
+ * file: what takes them away at the same time waits for the process's mmap_lock. They are not left to the fault,
+ * because the driver's fills in nothing of a mapping that was split, and on x86 before Linux 6.16 it fills in
+ * without write combining once PAT has no entry for the place. 0; -ENXIO: what it showed is gone; or the driver's
+ * error. Sleeps; the caller holds mmap_lock; takes view_lock of the file.
  */
 int ckm_view_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
 

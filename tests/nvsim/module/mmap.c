@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* CPU mappings of the nvidia nodes, as kernel-open/nvidia/nv-mmap.c does them: one validated context per file. */
 #include <linux/module.h>
+#include <linux/sizes.h>
 
 #include "nvsim.h"
 
@@ -100,6 +101,24 @@ static int map_sysmem(struct nv_file_private *fp, struct vm_area_struct *vma, u6
 	return 0;
 }
 
+/* The driver fills a whole mapping in, and its fault fills in nothing of one that was split. Here pages are memory of the
+ * machine, so the first ones have to do.
+ */
+static int map_vidmem(struct nv_file_private *fp, struct vm_area_struct *vma, u64 n)
+{
+	struct page *page;
+	u64 i;
+
+	for (i = 0; i < min_t(u64, n, SZ_2M >> PAGE_SHIFT); i++) {
+		page = page_of(fp, i);
+		if (page && remap_pfn_range(vma, vma->vm_start + (i << PAGE_SHIFT), page_to_pfn(page), PAGE_SIZE,
+					    vma->vm_page_prot))
+			return -EAGAIN;
+	}
+	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND);
+	return 0;
+}
+
 int nvsim_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct nv_file_private *fp = file->private_data;
@@ -113,14 +132,14 @@ int nvsim_mmap(struct file *file, struct vm_area_struct *vma)
 	if (fp->nv->gpu) {
 		if (n != fp->mmap.count)
 			return -ENXIO;
-		vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND);
+		err = map_vidmem(fp, vma, n);
 	} else {
 		if (n > fp->mmap.count)
 			return -ERANGE;
 		err = map_sysmem(fp, vma, n);
-		if (err)
-			return err;
 	}
+	if (err)
+		return err;
 	if (fp->mmap.read_only) {
 		vma->vm_page_prot = vm_get_page_prot((vma->vm_flags & ~VM_WRITE) | VM_SHARED);
 		vm_flags_clear(vma, VM_WRITE | VM_MAYWRITE);

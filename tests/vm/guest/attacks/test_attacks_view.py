@@ -110,3 +110,18 @@ def test_other_mappings_stay(view: View):
     second.close()
     gpu_node.close()
     again.close()
+
+
+def test_a_mapping_is_split_before_it_is_touched(view: View):
+    """The driver fills in at mmap; its fault fills in nothing of a mapping that was split."""
+    mapping = view.node.mmap(LENGTH)
+    mapping.unmap(0, LENGTH // 2)
+    view.mapping.write32(LENGTH // 2, MINE)
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        os._exit(mapping.read32(LENGTH // 2) != MINE)
+    assert os.waitpid(pid, 0)[1] == 0
+    view.ends_by("memory")
+    assert view.seen() == 0
+    mapping.close()
