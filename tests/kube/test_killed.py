@@ -223,12 +223,12 @@ async def test_the_kernel_ends_the_agent_first(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_hangs_is_replaced(tmp_path: Path) -> None:
-    """And not by systemd's watchdog, or the kubelet's probe, which end both. Times are a thirtieth."""
+    """And not by systemd's watchdog, or the kubelet's probe, which end both. Times are a sixth."""
 
-    program = f"from cgpu_kube.node import keeper; keeper.HUNG_S, keeper.BEAT_S = 2, 0.2; {Process.program}"
+    program = f"from cgpu_kube.node import keeper; keeper.HUNG_S, keeper.BEAT_S = 5, 0.2; {Process.program}"
     async with standing(tmp_path, program=program) as world:
         resource, first = world.kubelet.resources[GPU_MEM], world.agent_pid()
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(6.0)
         assert world.agent_pid() == first, "one that has nothing to say does not hang"
         os.kill(first, signal.SIGSTOP)
         await eventually(lambda: world.agent_pid() not in (0, first), "the next agent", START_S)
