@@ -27,7 +27,7 @@ from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.node.keeper import Keeper
 
-START_S = 20  # of a process, on a machine that does other things
+START_S = 40  # of a process, on a machine that does other things
 
 
 def is_there(world: Process) -> bool:
