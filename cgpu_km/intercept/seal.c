@@ -95,7 +95,8 @@ static u32 redirected_memcpy_to_user(void __user *to, const void *from, u32 n)
 }
 
 /* The driver gives a file one mapping context, and keeps the pages after RM_FREE until the mappings and
- * the file are gone: the file keeps their charge. Of video memory it keeps nothing (rm_view.h). No lock: the driver calls this with its own held.
+ * the file are gone: the file keeps their charge. A mapping of video memory loses its pages instead
+ * (rm_view.h). No lock: the driver calls this with its own held.
  */
 static void keep_mapped(struct ckm_call *call, struct ckm_backing *backing)
 {

@@ -156,7 +156,7 @@ u32 cgpu_sim_on_engine(const struct cgpu_sim *s);
 /* Read the clients that have channels in @t, and step. */
 void cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
 		   struct cgpu_step *step);
-/* Advance to @to_ns with the readings that @step asks for; less far if it asks for a plan. */
+/* Advance to @to_ns and read the run state as @step->poll_ns has it; stops where the step needs a plan. */
 void cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
 		    struct cgpu_step *step, u64 to_ns);
 

@@ -136,7 +136,7 @@ static void step(struct cgpu_step *s, struct cgpu_step_event *event)
 	cgpu_sched_step(&c.turn, NULL, s, event);
 }
 
-/* The call that the step asks for. */
+/* Make the step's call. */
 static void call(struct cgpu_step *s)
 {
 	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_DONE, .begin_ns = clock_ns() };

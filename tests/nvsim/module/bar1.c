@@ -55,7 +55,7 @@ static bool place(struct nvgpu *gpu, struct nvbar1 *m)
 	return true;
 }
 
-/* With a file of its own, which nvsim_api_lock keeps. */
+/* List @fp among the files that show BAR1; nvsim_api_lock guards the list. */
 void nvsim_bar1_show(nv_file_private_t *fp)
 {
 	lockdep_assert_held_write(&nvsim_api_lock);

@@ -130,7 +130,7 @@ void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO
 	}
 }
 
-/* Up to 535 RM asks for the list. */
+/* RM up to 535 reads the list by this control. */
 void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS *p)
 {
 	const struct video *v;
