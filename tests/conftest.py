@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A test that is a coroutine runs in an event loop of its own."""
+"""A test that is a coroutine runs in an event loop of its own; --failed-in chooses tests by an earlier report."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -21,3 +22,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     body = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
     asyncio.run(asyncio.wait_for(body, within.args[0] if within else LIMIT_S))
     return True
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failed-in", metavar="XML", help="run the tests that failed in this report of --junitxml")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """scripts/test-levels runs a few failed tests again."""
+    report = config.getoption("--failed-in")
+    if not report:
+        return
+    cases = ET.parse(config.rootpath / report).getroot().iter("testcase")
+    failed = {
+        (case.get("classname"), case.get("name"))
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
+    }
+    chosen = [item for item in items if named(item) in failed]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+def named(item: pytest.Item) -> tuple[str, str]:
+    """As pytest's report has it: the file as a module, the name."""
+    path, _, name = item.nodeid.partition("::")
+    return path.removesuffix(".py").replace("/", "."), name

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from fakes import eventually
 PSS_MAX_MIB = 80
 IDLE_MAX = 0.001
 IDLE_S = 30.0
+IDLE_STARTS = 1.5  #: the same bar in starts of Python, for a processor that is slow or shared with other machines
 REGISTER_MAX_S = 5.0
 
 
@@ -43,4 +47,15 @@ async def test_bars(tmp_path: Path, mode: str, record_property: Callable[[str, o
         record_property("pss_mib", world.pss_mib())
         record_property("idle", idle)
         assert world.pss_mib() <= PSS_MAX_MIB
-        assert idle <= IDLE_MAX
+        assert idle <= max(IDLE_MAX, IDLE_STARTS * start_of_python_s() / IDLE_S)
+
+
+def start_of_python_s() -> float:
+    """Processor seconds of a Python that does nothing, the least of five."""
+    took = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(took)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -104,7 +105,88 @@ def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
         "332 passed, 1 failed",
     ]
     times = json.loads((levels.JUNIT / "build/test.json").read_text())["levels"]
-    assert times["vm-6.1-needs"] == {"seconds": 1.0, "cpu_seconds": 0.5, "passed": 331, "failed": 1, "skipped": 0}
+    assert times["vm-6.1-needs"] == {
+        "seconds": 1.0,
+        "cpu_seconds": 0.5,
+        "passed": 331,
+        "failed": 1,
+        "skipped": 0,
+        "failed_once": [],
+    }
+
+
+@pytest.fixture
+def failing(levels, monkeypatch):
+    """Levels that ended with some failed tests, and their second runs with `second` tests failed."""
+
+    def outcomes(tests, rest, second=0):
+        runs = []
+
+        def run(level):
+            runs.append(level)
+            return levels.Outcome(level, 1.0, 0.5, tests - second, second, 0, ["x"] * second)
+
+        monkeypatch.setattr(levels, "run", run)
+        found = []
+        for level in (levels.boot("uml", "cuda", levels.SHORT), levels.Level("kube", "test-kube", junit="test-kube")):
+            case = f'<testcase classname="t" name="x"><error message="{rest[0]}"/></testcase>'
+            report = f'<a><testsuite tests="{tests + 7}" errors="{tests}">{case * tests}</testsuite></a>'
+            (levels.JUNIT / f"{level.junit}.xml").write_text(report)
+            _, failed, _, failures = levels.read(levels.JUNIT / f"{level.junit}.xml")
+            found.append(levels.Outcome(level, 9.0, 9.0, 7, max(failed, 1), 0, [*failures, *rest[1:]]))
+        levels.run_again(found)
+        return found, runs
+
+    return outcomes
+
+
+def test_a_few_failed_tests_run_again_alone(levels, failing):
+    (boot, kube), runs = failing(2, ("assert 0", "vm-uml-cuda: pytest ended with status 1"))
+    assert [(o.passed, o.failed, o.failures, len(o.once)) for o in (boot, kube)] == [(9, 0, [], 2)] * 2
+    assert [run.name for run in runs] == ["vm-uml-cuda-again", "kube-again"]
+    assert runs[0].variables[-2:] == (
+        "PART=cuda-again",
+        "PYTEST_ARGS='-mnot more' --failed-in=build/junit/vm-uml-cuda.xml",
+    )
+    assert runs[1].variables[-1].split() == [
+        "PYTEST_ARGS=",
+        "--failed-in=build/junit/test-kube.xml",
+        "--junitxml=build/junit/test-kube-again.xml",
+    ]
+
+
+def test_a_test_that_fails_twice_has_failed(failing):
+    found, _ = failing(2, ("assert 0", "status 2"), second=1)
+    assert [(o.passed, o.failed, o.once) for o in found] == [(7, 2, [])] * 2
+
+
+@pytest.mark.parametrize(
+    ("tests", "rest"),
+    [
+        (3, ("assert 0", "status 2")),
+        (1, ("the kernel complained during this test:", "status 2")),
+        (1, ("assert 0", "vm-6.1-plain: --- panic, line 9 of the kernel log")),
+        (0, ("", "vm: VM LOST (this is no test result): timed out")),
+    ],
+    ids=["too many", "a splat", "a panic", "no test"],
+)
+def test_what_has_another_cause_does_not_run_again(failing, tests, rest):
+    found, runs = failing(tests, rest)
+    assert not runs
+    assert [o.failed for o in found] == [max(tests, 1)] * 2
+
+
+def test_what_failed_in_a_report_is_chosen_by_name(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('x', ['x-1', 'x-2'])\ndef test_a(x): assert x == 'x-2'\n"
+        "def test_b(): pass\n"
+    )
+    plugin = f"-p conftest --rootdir={tmp_path} --override-ini=pythonpath={SCRIPT.parents[1] / 'tests'}".split()
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_it.py"]
+    first = subprocess.run([*run, "--junitxml=report.xml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 2 passed" in first.stdout, first.stdout + first.stderr
+    again = subprocess.run([*run, "--failed-in=report.xml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 2 deselected" in again.stdout, again.stdout + again.stderr
 
 
 def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):

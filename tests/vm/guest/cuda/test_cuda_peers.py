@@ -33,6 +33,7 @@ def dev() -> Iterator[str]:
         until(lambda: (fb_used(0), fb_used(1)) == before)
     finally:
         command(f"destroy {NAME}")
+        until(lambda: not (PROC / "0" / NAME[:12]).exists())  # its last file may be closed after its process has ended
 
 
 def used() -> tuple[int, ...]:
