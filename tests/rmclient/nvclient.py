@@ -366,6 +366,14 @@ class Client:
         self._held.append(thing)
         return thing
 
+    def p2p_caps(self, *ids: int, count: int | None = None) -> tuple[int, int, bytes, tuple[int, ...]]:
+        """GET_P2P_CAPS_V2 of GPU ids: (status, capabilities, status by capability, numbers of peers)."""
+        params = struct.pack(f"<{len(ids)}I", *ids).ljust(128, b"\xff")
+        params += struct.pack("<I", len(ids) if count is None else count)
+        params = params.ljust(8348 if self.branch >= 550 else 4252, b"\0")
+        status, answer = self.control(self.handle, CTRL_P2P_CAPS_V2, params)
+        return status, *struct.unpack_from("<I", answer, 132), answer[144:153], struct.unpack_from("<4I", answer, 156)
+
     def alloc(self, class_id: int, parent: int | None = None, params=None, handle: int = 0) -> tuple[int, int]:
         """RM_ALLOC: (status, handle). @handle 0: the driver picks one."""
         params = ctrl_params(params)

@@ -16,7 +16,7 @@ from slicebox import nvclient as nv
 pytestmark = [pytest.mark.gpus(2), pytest.mark.once, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "9e" * 26 for n in itertools.count(0x9E0000000000))
-CAPS, CAPS_V2, MATRIX, P2P = 0x127, 0x12B, 0x13A, 0x503B
+CAPS, MATRIX, P2P = 0x127, 0x13A, 0x503B
 ENABLE, DISABLE = 29, 30
 PAIR, SELF, NO_NUMBER = 0x47, 0x67, 0xFFFFFFFF
 NV_ERR_INVALID_DEVICE = 0x26
@@ -62,14 +62,6 @@ def both() -> Iterator[Both]:
     until(lambda: (fb_used(0), fb_used(1)) == before)
 
 
-def caps(rm: nv.Client, *ids: int, count: int | None = None) -> tuple[int, int, bytes, tuple[int, ...]]:
-    """GET_P2P_CAPS_V2: (status, capabilities, status by capability, numbers of peers)."""
-    params = struct.pack(f"<{len(ids)}I", *ids).ljust(128, b"\xff")
-    params += struct.pack("<I", len(ids) if count is None else count)
-    status, answer = rm.control(rm.handle, CAPS_V2, params.ljust(8348 if rm.branch >= 550 else 4252, b"\0"))
-    return status, *struct.unpack_from("<I", answer, 132), answer[144:153], struct.unpack_from("<4I", answer, 156)
-
-
 def shared_space(space: nv.Space, other: nv.Gpu) -> nv.Uvm:
     """The address space's nvidia-uvm file, with an address space of the other GPU too."""
     params = nv.in_branch(nv.CLASS_VASPACE, nv.VaspaceParams(flags=nv.VASPACE_FLAGS), other.rm.branch)
@@ -92,7 +84,7 @@ def access(uvm: nv.Uvm, call: int, one: nv.Gpu, other: nv.Gpu) -> int:
 def test_two_gpus_of_one_container_can(both: Both):
     """As the driver says it of the cards."""
     ids = both.first.card.gpu_id, both.second.card.gpu_id
-    assert caps(both.rm, *ids) == (0, PAIR, bytes([0, 0, 5, 5, 0, 5, 0, 5, 5]), (NO_NUMBER,) * 4)
+    assert both.rm.p2p_caps(*ids) == (0, PAIR, bytes([0, 0, 5, 5, 0, 5, 0, 5, 5]), (NO_NUMBER,) * 4)
     matrix = struct.pack("<4I", 2, 0, *ids).ljust(1352, b"\0")
     status, answer = both.rm.control(both.rm.handle, MATRIX, matrix)
     assert (status, struct.unpack_from("<2I", answer, 72), struct.unpack_from("<2I", answer, 104)) == (
@@ -111,8 +103,8 @@ def test_the_older_question_with_a_list_behind_a_pointer(both: Both):
 def test_a_gpu_of_nobody_is_refused(both: Both):
     first = both.first.card.gpu_id
     refused = both.stat("refused_calls")
-    assert caps(both.rm, first, 0x7777)[0] == nv.NV_ERR_INVALID_ARGUMENT
-    assert caps(both.rm, first, count=0)[0] == caps(both.rm, first, count=33)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert both.rm.p2p_caps(first, 0x7777)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert both.rm.p2p_caps(first, count=0)[0] == both.rm.p2p_caps(first, count=33)[0] == nv.NV_ERR_INVALID_ARGUMENT
     for groups in ((1, 1, first, 0x7777), (2, 0, first, 0x7777), (0, 0, 0, 0), (9, 0, first, first)):
         a, b, one, other = groups
         params = struct.pack("<10I", a, b, one, other if not b else 0, *[0] * 6) + struct.pack("<I", other)
@@ -123,7 +115,7 @@ def test_a_gpu_of_nobody_is_refused(both: Both):
 def test_the_neighbours_gpu_is_no_peer(both: Both):
     """A container with one GPU has none, whichever it asks about."""
     with Box(next(NAMES), LIMIT_MIB) as box, box.client() as rm:
-        assert caps(rm, both.first.card.gpu_id, both.second.card.gpu_id)[:3] == (0, 0, b"\x05" * 9)
+        assert rm.p2p_caps(both.first.card.gpu_id, both.second.card.gpu_id)[:3] == (0, 0, b"\x05" * 9)
         gpu = rm.gpu(0)
         params = struct.pack("<2I", gpu.subdevice, both.second.subdevice).ljust(72 if rm.branch < 590 else 88, b"\0")
         assert rm.alloc(P2P, None, params)[0] == nv.NV_ERR_INVALID_ARGUMENT
@@ -138,10 +130,10 @@ def test_a_peer_object_goes_with_either_subdevice(both: Both):
     for gpu in (first, second):
         status, peers, _ = both.peers(first.subdevice, second.subdevice, handle=0x9E9E)
         assert (status, peers) == (0, 0x9E9E)
-        assert caps(rm, first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER, 0, 0, NO_NUMBER)
+        assert rm.p2p_caps(first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER, 0, 0, NO_NUMBER)
         assert both.peers(first.subdevice, second.subdevice, handle=0x9E9E)[0] == 0x19, "the name is taken"
         assert rm.free(gpu.subdevice, gpu.device) == 0
-        assert caps(rm, first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER,) * 4
+        assert rm.p2p_caps(first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER,) * 4
         status, gpu.subdevice = rm.alloc(nv.CLASS_SUBDEVICE, gpu.device, nv.SubdeviceParams(0))
         assert status == 0
     assert [both.peers(second.subdevice, first.subdevice)[0] for _ in range(3)] == [0] * 3
@@ -167,7 +159,7 @@ def test_peers_that_are_refused(both: Both):
     assert both.peers(first.subdevice, second.subdevice, 0, 0, 0, 0, 0, 1)[0] == nv.NV_ERR_NOT_SUPPORTED, "SPA"
     assert both.stat("refused_calls") >= refused + 3
     assert both.peers(first.subdevice, second.subdevice, parent=first.device)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
-    assert caps(rm, first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER,) * 4, "none was made"
+    assert rm.p2p_caps(first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER,) * 4, "none was made"
 
 
 # ---- memory of a peer ----
