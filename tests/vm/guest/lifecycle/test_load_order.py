@@ -37,8 +37,9 @@ def rmmod(name: str) -> str:
     return subprocess.run(["rmmod", name], capture_output=True, text=True).stderr
 
 
-def load_driver(mib: int) -> None:
+def load_driver(mib: int, release: str = "550.163.01") -> None:
     load = [REPO / "tests/nvsim/load", "--profile", os.environ["PROFILE"] or "t4", "--mem-mib", str(mib)]
+    load += ["--driver", release]
     subprocess.run([*load, "--module", MODULES / "nvsim.ko"], check=True)
     until(Path("/dev/nvidiactl").exists)
 
@@ -102,10 +103,12 @@ def test_a_core_without_the_shell_is_refused() -> None:
 
 
 def test_the_driver_is_replaced_under_us() -> None:
-    """An upgrade of the driver: unloaded with ours in place, another one loaded, three times over."""
+    """An upgrade of the driver, then a downgrade: unloaded with ours in place, another one loaded. A container on it
+    keeps it from being unloaded.
+    """
     insmod("cgpu_km")
     insmod(CORE)
-    for mib in (2048, 6144, 4096):
+    for mib, release in ((2048, "580.105.08"), (6144, "535.261.03"), (4096, "550.163.01")):
         use_it()
         (PROC / "0/policy").write_text("2\n")
         until(lambda: not rmmod("nvsim"), step=0.2)
@@ -113,11 +116,12 @@ def test_the_driver_is_replaced_under_us() -> None:
         with pytest.raises(OSError) as caught:
             command(f"create {A} gpu=0 memsize={64 * MIB}")
         assert caught.value.errno == errno.ENODEV
-        load_driver(mib)
+        load_driver(mib, release)
         with pytest.raises(OSError) as caught:
             command(f"create {A} gpu=0 memsize={(mib + 1) * MIB}")
         assert caught.value.errno == errno.ENOSPC, "the card that is there now counts"
         with Box(A, mib - 512) as box, box.client() as rm:
+            assert rm.branch == int(release[:3])
             assert rm.gpu().memory()["total"] == (mib - 512) * MIB
     until(lambda: holders() == 0)
 
