@@ -67,6 +67,29 @@ def test_a_suite_passes_only_with_tests(tmp_path, status, xml, problem):
     assert not problems if problem is None else problem in problems[0]
 
 
+REPORT = """<testsuites><testsuite>
+<testcase classname="t" name="a"><properties><property name="engine" value="podman 4.3.1"/>
+    <property name="engine" value="crun 1.8.1"/></properties></testcase>
+<testcase classname="t" name="b"><properties><property name="engine" value="crun 1.8.1"/></properties>{b}</testcase>
+<testcase classname="t" name="c"/></testsuite></testsuites>"""
+
+
+def test_each_engine_has_its_tests_of_all_boots(tmp_path):
+    def row(engine, version, cases, ok):
+        return {"engine": engine, "version": version, "cases": cases, "ok": ok}
+
+    assert suite.engine_rows(tmp_path) == []
+    (tmp_path / "vm-uml-engines.xml").write_text(REPORT.format(b=""))
+    assert suite.engine_rows(tmp_path) == [row("crun", "1.8.1", 2, 2), row("podman", "4.3.1", 1, 1)]
+    (tmp_path / "vm-6.1-engines.xml").write_text(REPORT.format(b='<failure message="x"/>'))
+    (tmp_path / "vm-uml-docker.xml").write_text(REPORT.format(b="").replace("4.3.1", "5.8.6"))
+    assert suite.engine_rows(tmp_path) == [
+        row("crun", "1.8.1", 2, 1),
+        row("podman", "4.3.1", 1, 1),
+        row("podman", "5.8.6", 1, 1),
+    ]
+
+
 def test_pytest_is_told_where_and_what():
     assert suite.pytest_command("x", "plain", []).endswith(" tests/vm/guest")
     by_name = suite.pytest_command("x", "bare", ["test_a", "test_b"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -66,6 +67,9 @@ def main(arguments: list[str]) -> int:
     for suffix in ("xml", "tests"):
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(result.run_dir / f"junit.{suffix}", junit.with_suffix(f".{suffix}"))
+    if kind in ("engines", "docker"):
+        rows = "".join(f"  {json.dumps(row)},\n" for row in engine_rows(junit.parent)).removesuffix(",\n")
+        (run.REPO / "build/engines.json").write_text(f"[\n{rows}\n]\n")
     problems = [*judge(result.status, junit), *(str(finding) for finding in result.findings)]
     for problem in problems:
         print(f"{name}: {problem}", flush=True)
@@ -131,6 +135,26 @@ def judge(status: int, junit: Path) -> list[str]:
     if ran == 0:
         return ["no test ran"]
     return [f"pytest ended with status {status}"] if status else []
+
+
+def engine_rows(reports: Path) -> list[dict[str, str | int]]:
+    """Of each engine and version the tests that have used it (guest/engines/conftest.py), and how many of them passed.
+
+    They are those of the last report of each boot; a test that ran in several passed if it did in all of them.
+    """
+    passed: dict[tuple[str, str], dict[tuple[str, str], bool]] = {}
+    for report in sorted(reports.glob("vm-*.xml")):
+        for case in ET.parse(report).getroot().iter("testcase"):
+            name = (case.get("classname", ""), case.get("name", ""))
+            ok = not any(case.findall(f".//{bad}") for bad in ("failure", "error", "skipped"))
+            for word in case.findall("properties/property[@name='engine']"):
+                engine, _, version = word.get("value", "").partition(" ")
+                cases = passed.setdefault((engine, version), {})
+                cases[name] = cases.get(name, True) and ok
+    return [
+        {"engine": engine, "version": version, "cases": len(cases), "ok": sum(cases.values())}
+        for (engine, version), cases in sorted(passed.items())
+    ]
 
 
 def to_stdout(data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Sequence
 
+import engines_used
 import grpc
 from docker_box import until
 
@@ -98,6 +99,7 @@ class Cri:
     def create(
         self, pod: str, pod_name: str, name: str, image: str, command: Sequence[str], env: dict[str, str]
     ) -> str:
+        engines_used.note("containerd")
         config = message(
             (1, message((1, name))),
             (2, message((1, image))),

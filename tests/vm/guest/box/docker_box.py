@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import engines_used
+
 REPO = Path(__file__).resolve().parents[4]
 BUILD = REPO / "build"
 RUNTIME = BUILD / "bin/cgpu-runtime"
@@ -141,6 +143,7 @@ def variables(gib: object, dev: object = DEV, **more: object) -> list[str]:
 
 
 def run_line(*options: str, command: tuple[str, ...], image: str = IMAGE) -> tuple[str, ...]:
+    engines_used.note("docker")
     return ("docker", "run", "--runtime=nvidia", "--network=none", *options, image, *command)
 
 

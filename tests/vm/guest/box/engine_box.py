@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import engines_used
 from docker_box import BUILD, DEV, MIB, PROC, RUNTIME, STATE, ask, call, daemon_pid, must, number, rootfs_tar, until
 from docker_box import run_line as docker_run
 
-CONF = Path("/etc/cgpu/runtime.conf")
+CONF = engines_used.CONF
 TOML = Path("/etc/cgpu/cgpu.toml")
 ROOT = Path("/run/engines")
 ROOTFS = ROOT / "rootfs"
@@ -203,6 +204,7 @@ class ByHand:
     options: tuple[str, ...] = ()  # before the verb
 
     def bundle(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> Path:
+        engines_used.note()
         where = ROOT / fresh(f"{self.name}-bundle")
         where.mkdir(parents=True)
         must("runc", "spec", "--bundle", str(where))
@@ -271,6 +273,7 @@ class Podman:
     )
 
     def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        engines_used.note("podman")
         pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         done = call(
             *self.words, "run", "--detach", "--network=none", "--log-driver=none", "--cap-add=MKNOD", *pairs, *options,
@@ -406,6 +409,7 @@ class Ctr:
     words: list[str] = field(default_factory=lambda: ["ctr", "--address", str(ADDRESS), "--namespace", "cgpu-test"])
 
     def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        engines_used.note("containerd")
         container = fresh(self.name)
         pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         done = call(

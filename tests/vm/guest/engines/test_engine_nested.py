@@ -15,6 +15,7 @@ from typing import Any
 
 import docker_box as d
 import engine_box as e
+import engines_used
 import pytest
 from engine_box import ByHand, Running, variables
 
@@ -83,6 +84,7 @@ def outer_nodes(outer: Running) -> list[dict[str, Any]]:
 
 def write_bundle(nodes: list[dict[str, Any]], command: tuple[str, ...]) -> None:
     """A container of the inner runtime, with the variables of another slice and rules that allow everything."""
+    engines_used.note()
     where = OUTER / "tmp/bundle"
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)

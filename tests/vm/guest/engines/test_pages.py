@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docker_box as d
+import engines_used
 import pytest
 from install import blocks
 
@@ -40,6 +41,7 @@ def commands(page: str, name: str) -> list[str]:
 
 def run(command: str) -> str:
     """As an administrator's shell runs it; with the image and the program of the tests."""
+    engines_used.note("docker")
     chosen = {"IMAGE": d.IMAGE, "LOAD": "simload --kernel-us 1000 --alloc-mib 64 --depth 8 --seconds 0"}
     done = d.subprocess.run(
         ["sh", "-ec", command], capture_output=True, text=True, timeout=300, check=False, env=os.environ | chosen
