@@ -311,6 +311,7 @@ class Agent(Counting):
         )
         self.memory.offer(memory)
         self.core.offer(host.core_devices(self.offer, self.gpus))
+        self.others.links = host.links_by_uuid(self.gpus)
         others = host.nv_devices(self.offer, self.gpus)
         self.others.offer(others)
         mode = self.offer.mode

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cgpu_common import links
 from cgpu_common.placement import Gpu
 from cgpu_kube.annotations import (
     CARD_COUNT,
@@ -28,6 +29,7 @@ CORE = 100  # percent
 SEPARATOR = "-_-"  # of the vendor's device ids
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 SHRINK_MIB, GROW_MIB = 64, 256  # see settled()
+NO_LINKS: links.Ranks[str] = {}
 #: Of one GPU. Kubelets from 1.36 on look for each allocated device among all those of the resource, under the device
 #: manager's lock: with 56,069 devices and 11,000 allocated it offers nothing for minutes after a restart.
 DEVICES_MAX = 512
@@ -270,6 +272,12 @@ def nv_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     return [(f"{gpu.uuid}{SEPARATOR}gpu{number}", not gpu.why) for gpu in gpus for number in range(gpu.max_inst)]
 
 
+def links_by_uuid(gpus: Sequence[HostGpu]) -> dict[str, dict[str, int]]:
+    """Of the links between GPUs, by UUID as in the ids of devices; empty: none are known."""
+    uuids = {gpu.index: gpu.uuid for gpu in gpus}
+    return {gpu.uuid: {uuids[other]: rank for other, rank in gpu.links if other in uuids} for gpu in gpus if gpu.links}
+
+
 def uuid_of(device: str) -> str:
     return device.rpartition(SEPARATOR)[0]
 
@@ -299,9 +307,15 @@ def preferred(available: Sequence[str], required: Sequence[str], size: int, spre
     return list(chosen)
 
 
-def preferred_apart(available: Sequence[str], required: Sequence[str], size: int, spread: bool = False) -> list[str]:
-    """Device ids of as many GPUs as there are, one of each, of the GPU with the fewest left over first (`spread`: the
-    most): for a resource that counts GPUs."""
+def preferred_apart(
+    available: Sequence[str],
+    required: Sequence[str],
+    size: int,
+    spread: bool = False,
+    ranks: links.Ranks[str] = NO_LINKS,
+) -> list[str]:
+    """Device ids of as many GPUs as there are, one of each, for a resource that counts GPUs: of the GPUs with the best
+    links by @ranks, and of equal ones those with the fewest left over (`spread`: the most)."""
     chosen = dict.fromkeys(list(dict.fromkeys(required))[:size])
     free: dict[str, list[str]] = {}
     for device in dict.fromkeys(available):
@@ -310,8 +324,11 @@ def preferred_apart(available: Sequence[str], required: Sequence[str], size: int
     taken = dict.fromkeys(free, 0)
     for device in chosen:
         taken[uuid_of(device)] = taken.get(uuid_of(device), 0) + 1
+    order = sorted(free, key=lambda one: (-len(free[one]) if spread else len(free[one]), one))
+    near = links.best(order, size, ranks, [uuid for uuid, count in taken.items() if count])
+    order = [uuid for uuid in near if uuid in free] + [uuid for uuid in order if uuid not in near]
     while len(chosen) < size and free:
-        uuid = min(free, key=lambda one: (taken[one], -len(free[one]) if spread else len(free[one]), one))
+        uuid = min((uuid for uuid in order if uuid in free), key=lambda one: taken[one])
         device = min(free[uuid], key=_number)
         chosen[device] = None
         taken[uuid] += 1

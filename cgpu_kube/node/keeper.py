@@ -13,7 +13,8 @@ which the kernel ends all of a container at once. Of the two the kernel takes th
 
 Between the two is a pair of sockets with a line of JSON for each message:
 
-  to the keeper   {"offer": resource, "name", "apart", "devices": [[id, healthy], …], "spread"}
+  to the keeper   {"offer": resource, "name", "apart", "devices": [[id, healthy], …], "spread",
+                   "links": {UUID: {UUID: rank}}}
                   {"alive": true}, each BEAT_S
                   {"register" or "stop": resource, "number": n, "kubelet": [inode, ctime]}
   to the agent    {"state": {resource: [streams, is_taken, registrations, kubelet, inode of the socket]}}
@@ -111,7 +112,7 @@ class Keeper:
             if name not in self.plugins:
                 more = {"on_change": self._report, "apart": message["apart"]}
                 self.plugins[name] = Plugin(self._directory, name, message["name"], **more)
-            self.plugins[name].spread = message["spread"]
+            self.plugins[name].spread, self.plugins[name].links = message["spread"], message["links"]
             self.plugins[name].offer([(one, healthy) for one, healthy in message["devices"]])
             return
         task = asyncio.create_task(self._answer(message))  # a kubelet that hangs holds no offer up
@@ -301,7 +302,7 @@ class KeptPlugin(Offered):
         self._link = link
         self._name = name
         self._apart = apart
-        self._sent: tuple[object, ...] | None = None
+        self._sent: dict[str, object] = {}
 
     def update(self, state: Sequence[Any] | None) -> None:
         if state is None:
@@ -320,10 +321,10 @@ class KeptPlugin(Offered):
     def offer(self, devices: Sequence[Device]) -> None:
         self.devices = tuple(devices)
         self.healthy = sum(is_healthy for _, is_healthy in devices)
-        if self._sent != (self.devices, self.spread):
-            self._sent = (self.devices, self.spread)
-            more = {"devices": self.devices, "spread": self.spread, "name": self._name, "apart": self._apart}
-            self._link.send({"offer": self.resource, **more})
+        told = {"devices": self.devices, "spread": self.spread, "links": self.links}
+        if self._sent != told:
+            self._sent = told
+            self._link.send({"offer": self.resource, **told, "name": self._name, "apart": self._apart})
 
     async def register(self, kubelet: KubeletId) -> None:
         await self._link.ask(register=self.resource, kubelet=kubelet)

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cgpu_kube.node.host import HEALTHY, UNHEALTHY, Device, preferred, preferred_apart
+from cgpu_common.links import Ranks
+from cgpu_kube.node.host import HEALTHY, NO_LINKS, UNHEALTHY, Device, preferred, preferred_apart
 from cgpu_kube.node.rpc import Method, UnixServer, call
 from cgpu_kube.node.wire import deviceplugin_pb2 as wire
 
@@ -33,6 +34,7 @@ class AnyPlugin(Protocol):
     devices: tuple[Device, ...]
     healthy: int
     spread: bool
+    links: Ranks[str]
     registrations: int
     streams: int
     is_taken: bool
@@ -57,6 +59,7 @@ class Offered:
         self.devices: tuple[Device, ...] = ()
         self.healthy = 0  # of the devices
         self.spread = False
+        self.links = NO_LINKS  # by which devices of several GPUs are chosen
         self.registrations = 0
         self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
         self.is_taken = False  # the kubelet of a stream that is open has the devices
@@ -78,7 +81,7 @@ class Plugin(Offered):
     ) -> None:
         """@apart: each device of a container is to be of another GPU."""
         super().__init__(resource, on_change)
-        self._prefers = preferred_apart if apart else preferred
+        self._apart = apart
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {
@@ -159,10 +162,15 @@ class Plugin(Offered):
             for one in request.container_requests
         ]
         # Thousands of ids: cgpud's questions do not wait behind them.
-        chosen = await asyncio.to_thread(lambda: [self._prefers(*one, self.spread) for one in asked])
+        chosen = await asyncio.to_thread(lambda: [self._preferred(*one) for one in asked])
         return wire.PreferredAllocationResponse(
             container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
         )
+
+    def _preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
+        if self._apart:
+            return preferred_apart(available, required, size, self.spread, self.links)
+        return preferred(available, required, size, self.spread)
 
     async def _allocate(self, request: Any) -> Any:
         """A promise of the amount: no GPU is named here, since the kubelet does not name the pod that it asks for."""

@@ -268,7 +268,9 @@ async def test_both_processes_report_to_systemd(tmp_path: Path) -> None:
 async def test_what_a_killed_agent_has_begun_to_write_ends_nothing(tmp_path: Path, left: bytes) -> None:
     keeper = Keeper(tmp_path)
     ours, theirs = socket.socketpair()
-    whole = {"offer": "r", "name": "n", "apart": False, "spread": False, "devices": [["GPU-0-_-0", True]]}
+    whole = {
+        "offer": "r", "name": "n", "apart": False, "spread": False, "links": {}, "devices": [["GPU-0-_-0", True]],
+    }  # fmt: skip
     served = asyncio.create_task(keeper.serve(ours))
     theirs.sendall(json.dumps(whole).encode() + b"\n" + left)
     await eventually(lambda: keeper.plugins, "the offer")

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from cluster import Cluster, gpu, our_node, simple
-from test_choice import namespace
+from fakelink import FakeLink, example_gpus
+from node_world import World
+from test_choice import namespace, nv_container, offered
 
 from cgpu_common.links import NVLINK
+from cgpu_common.model import MIB, NvmlGpu
 from cgpu_common.placement import BINPACK, Gpu, Need, Placement, PodNeed, place
 from cgpu_kube import annotations as notes
 from cgpu_kube.annotations import parse_node
@@ -133,3 +137,57 @@ def test_each_set_of_a_size_is_of_one_group_where_one_is_large_enough() -> None:
         groups = {one // 4 for one in found.indices}
         largest = max(sum(one // 4 == group for one in free) for group in (0, 1))
         assert len(groups) == (1 if largest >= count else 2)
+
+
+# ---- the kubelet's own choice ----
+
+RANKS = {f"GPU-{one}": {f"GPU-{other}": rank for other, rank in links_of(one)} for one in GPUS}
+
+
+def ids(*gpus: int, count: int = 2) -> list[str]:
+    return [f"GPU-{one}{host.SEPARATOR}gpu{number}" for one in gpus for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("available", "required", "size", "wanted"),
+    [
+        (ids(0, 4, 5, 6), [], 2, {4, 5}),
+        (ids(0, 4, 5, 6), [], 1, {0}),
+        (ids(0, 1, 4, 5), ids(4, count=1), 2, {4, 5}),
+        (ids(*GPUS), [], 4, {0, 1, 2, 3}),
+        (ids(*GPUS, count=3) + ids(0), [], 4, {0, 1, 2, 3}),
+        (ids(0, 4), [], 3, {0, 4}),  # more than there are GPUs
+        (ids(5, 6), ids(1, count=1), 2, {1, 5}),  # what the kubelet insists on has no link to any
+        ([], [], 2, set()),
+    ],
+)
+def test_devices_are_of_gpus_with_links(available: list[str], required: list[str], size: int, wanted: set[int]) -> None:
+    chosen = host.preferred_apart(available, required, size, ranks=RANKS)
+    assert {host.uuid_of(one) for one in chosen} == {f"GPU-{one}" for one in wanted}
+    assert len(set(chosen)) == min(size, len({*available, *required})) and set(required) <= set(chosen)
+
+
+def test_of_equal_sets_the_fullest_or_emptiest_gpus() -> None:
+    some = [one for one in ids(*GPUS) if one != f"GPU-6{host.SEPARATOR}gpu1"]
+    for spread, group in ((False, {"GPU-4", "GPU-6"}), (True, {"GPU-0", "GPU-1"})):
+        chosen = host.preferred_apart(some, [], 2, spread, RANKS)
+        assert {host.uuid_of(one) for one in chosen} == group
+
+
+async def test_without_the_extender_a_container_has_gpus_with_nvlink(tmp_path: Path) -> None:
+    """GPU 0 and 3 are linked, and 1 and 2: NVML's links reach the kubelet by way of cgpud and the agent."""
+    gpus = example_gpus(4)
+    peers = {0: 3, 1: 2, 2: 1, 3: 0}
+    world = World(tmp_path, link=FakeLink(gpus))
+    world.node.nvml = lambda: tuple(
+        NvmlGpu(n, one.uuid, one.pci, n, one.total // MIB, used_mib=0, peers=(gpus[peers[n]].pci,))
+        for n, one in enumerate(gpus)
+    )
+    async with world.running():
+        world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
+        await offered(world, 80)
+        for name, wanted in (("a", [0, 3]), ("b", [0, 3])):
+            pod = world.pod(name, nv_container(gpu=2, mem=1000))
+            assert world.slots(await world.start(pod)) == [(one, 1000) for one in wanted]
+        one = world.pod("c", nv_container(gpu=1, mem=1000))
+        assert len(world.slots(await world.start(one))) == 1
