@@ -84,10 +84,11 @@ def simple(name: str, units: int | str, **more: Any) -> Object:
 class Cluster:
     """`async with Cluster(nodes…) as cluster`: an API server, the extender and its HTTP server."""
 
-    def __init__(self, *nodes: Object, token: str = "", **binder: Any) -> None:
-        """`token`: clients are asked for one, and this one's user may do everything."""
+    def __init__(self, *nodes: Object, token: str = "", server: FakeApi | None = None, **binder: Any) -> None:
+        """`token`: clients are asked for one, and this one's user may do everything. `server`: one that others run."""
         self.token = token
-        self.server = FakeApi()
+        self._is_ours = server is None
+        self.server = server or FakeApi()
         self.server.users[token] = {"username": "scheduler", "groups": ["system:authenticated"]}
         verbs = (("post", verb) for verb in ("filter", "prioritize", "preempt", "bind"))
         self.server.rules = {("scheduler", method, f"/gpushare-scheduler/{verb}") for method, verb in verbs}
@@ -96,7 +97,8 @@ class Cluster:
         self.http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Cluster:
-        await self.server.up()
+        if self._is_ours:
+            await self.server.up()
         for node in self.nodes:
             self.server.put(NODES, node)
         self.api = kube.Client(kube.Config(self.server.url))
@@ -109,7 +111,8 @@ class Cluster:
         await self.stop()
         await self.http.close()
         await self.api.__aexit__()
-        await self.server.down()
+        if self._is_ours:
+            await self.server.down()
 
     async def start(self, wait: bool = True) -> None:
         self.extender = Extender(self.api, Access(self.api) if self.token else None, **self.binder)
