@@ -14,9 +14,10 @@ import nvclient as nv
 from nvclient import NV_OK, RmError, check
 from rm import Rm
 
-CLASS_VIRTUAL = 0x50A0
+CLASS_VIRTUAL, CLASS_PEERS = 0x50A0, 0x503B
 ATTR_PAGE_4K, ATTR_PAGE_BIG = 1 << 23, 2 << 23
 ATTR_CONTIGUOUS, ATTR_NONCONTIGUOUS = 2 << 27, 1 << 27
+MAP_PEER = 2 << 20  #: nvos.h: NVOS46_FLAGS_P2P_ENABLE_NOSLI, peer number 0
 ALLOC_VIRTUAL = 1 << 19  #: nvos.h: NVOS32_ALLOC_FLAGS_VIRTUAL
 SURFACE_PHYS_SIZE, SURFACE_UNIT = 0x7, 4096  #: ctrl0041.h
 
@@ -120,12 +121,19 @@ class Client:
         self._call(nv.ESC_RM_UNMAP_MEMORY, arg)
         return arg.status
 
-    def map_dma(self, device: int, space: int, memory: int, length: int) -> tuple[int, int]:
+    def map_dma(self, device: int, space: int, memory: int, length: int, flags: int = 0) -> tuple[int, int]:
         """RM_MAP_MEMORY_DMA: (status, GPU address)."""
         layout = nv.of_branch("MapDma", int(self.rm.branch))
-        arg = layout(client=self.handle, device=device, dma=space, memory=memory, length=length)
+        arg = layout(client=self.handle, device=device, dma=space, memory=memory, length=length, flags=flags)
         self._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
+
+    def peers(self, one: Gpu, other: Gpu) -> int:
+        """NV50_P2P: each of the two is the other's peer while it exists. Its handle."""
+        params = struct.pack("<2I", one.subdevice, other.subdevice).ljust(72, b"\0")
+        status, handle = self.alloc(CLASS_PEERS, self.handle, params)
+        check("RM_ALLOC(0x503b)", status)
+        return handle
 
     def gpu(self, index: int = 0) -> Gpu:
         return Gpu(self, index)
@@ -228,12 +236,12 @@ class Context:
             self.object = self.engine_object()
         self.after = gpu.heap_free()
 
-    def map(self, memory: int, length: int) -> int:
+    def map(self, memory: int, length: int, flags: int = 0) -> int:
         """GPU address of memory, through a virtual range of its own."""
         params = nv.MemoryParams(owner=self.rm.handle, size=length, flags=ALLOC_VIRTUAL, vaspace=self.space)
         status, dma = self.rm.alloc(CLASS_VIRTUAL, self.gpu.device, params)
         check("RM_ALLOC(0x50a0)", status)
-        status, va = self.rm.map_dma(self.gpu.device, dma, memory, length)
+        status, va = self.rm.map_dma(self.gpu.device, dma, memory, length, flags)
         check("RM_MAP_MEMORY_DMA", status)
         return va
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import nvclient as nv
 import pytest
-from calltable import CLASS_KINDS, C, ffi, lib
-from client import ALLOC_VIRTUAL, CLASS_VIRTUAL, Client, Gpu
+from calltable import CLASS_KINDS, ffi, lib
+from client import ALLOC_VIRTUAL, CLASS_VIRTUAL, MAP_PEER, Client, Gpu
 from rm import BRANCHES, Rm
 
 SIZE = 2 << 20
@@ -57,10 +57,7 @@ class Pair:
         return self.mine.alloc(CLASS_VIRTUAL, gpu.device, params)
 
     def map_dma(self, gpu: Gpu, space: int, memory: int, flags: int = 0) -> tuple[int, int]:
-        layout = nv.of_branch("MapDma", int(self.rm.branch))
-        arg = layout(client=self.mine.handle, device=gpu.device, dma=space, memory=memory, length=SIZE, flags=flags)
-        self.mine._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
-        return arg.status, arg.dma_offset
+        return self.mine.map_dma(gpu.device, space, memory, SIZE, flags)
 
 
 @pytest.fixture(params=BRANCHES)
@@ -103,18 +100,16 @@ def test_a_gpu_mapping_by_the_other_gpus_device_writes_the_neighbours_memory(pai
 
 
 def test_flags_of_a_peer_need_a_peer_and_stay_with_its_number(pair: Pair):
-    """NVOS46_FLAGS_P2P_ENABLE_NOSLI. Without a peer object refused; the mapping outlives the object."""
+    """Without a peer object refused; the mapping outlives the object."""
     space = pair.space(pair.first)
     _, virtual = pair.virtual(pair.first, space)
-    assert pair.map_dma(pair.first, virtual, pair.memory[0], 2 << 20)[0] == nv.NV_ERR_INVALID_STATE
-    params = struct.pack("<10I", pair.first.subdevice, pair.second.subdevice, *[0] * 8) + bytes(32)
-    status, peers = pair.mine.alloc(C.NV50_P2P, pair.mine.handle, params)
-    assert status == 0
+    assert pair.map_dma(pair.first, virtual, pair.memory[0], MAP_PEER)[0] == nv.NV_ERR_INVALID_STATE
+    peers = pair.mine.peers(pair.first, pair.second)
     _, virtual = pair.virtual(pair.first, space)
-    assert pair.map_dma(pair.first, virtual, pair.memory[0], 2 << 20)[0] == 0
+    assert pair.map_dma(pair.first, virtual, pair.memory[0], MAP_PEER)[0] == 0
     assert pair.mine.free(peers, pair.mine.handle) == 0
-    assert not module_maps(memory=1, device=0, space=0, flags=2 << 20)
-    assert not module_maps(memory=0, device=0, space=0, flags=2 << 20)
+    assert not module_maps(memory=1, device=0, space=0, flags=MAP_PEER)
+    assert not module_maps(memory=0, device=0, space=0, flags=MAP_PEER)
 
 
 def test_system_memory_has_no_gpu(pair: Pair):

@@ -29,11 +29,15 @@ enum {
 	INTERNAL_DISPLAY_GET_IP_VERSION = 0x20800a4b, INTERNAL_GMMU_GET_STATIC_INFO = 0x20800a59,
 	INTERNAL_INTR_GET_KERNEL_TABLE = 0x20800a5c, INTERNAL_FIFO_GET_NUM_CHANNELS = 0x20800a61,
 	INTERNAL_CONF_COMPUTE_GET_STATIC_INFO = 0x20800af3,
+	INTERNAL_BUS_SETUP_P2P_MAILBOX_LOCAL = 0x20800a71,
+	INTERNAL_BUS_SETUP_P2P_MAILBOX_REMOTE = 0x20800a72,
+	INTERNAL_BUS_DESTROY_P2P_MAILBOX = 0x20800a73,
 	TSG_GPFIFO_SCHEDULE = 0xa06c0101, TSG_SET_TIMESLICE = 0xa06c0103, TSG_PREEMPT = 0xa06c0105,
 	CHANNEL_GPFIFO_SCHEDULE = 0xa06f0103, CHANNEL_RESTART_RUNLIST = 0xa06f0111,
 };
 
 #define USERMODE_BASE 0x810000		/* NV_VIRTUAL_FUNCTION, of the doorbell page */
+#define BAR0_BYTES (16u << 20)		/* and its alignment */
 #define CHANNELS 2048			/* ids of each runlist */
 #define FAULT_METHOD_BUFFER_BYTES 0x4000
 
@@ -64,7 +68,7 @@ static void bar_info(struct gsp_card *card, NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PAR
 {
 	memset(p, 0, sizeof(*p));
 	p->pciBarCount = 3;
-	bar(&p->pciBarInfo[0], card->bar0, 16 << 20);
+	bar(&p->pciBarInfo[0], card->bar0, BAR0_BYTES);
 	bar(&p->pciBarInfo[1], card->bar1, card->bar1_bytes);
 	bar(&p->pciBarInfo[2], card->bar2, 32 << 20);
 }
@@ -104,6 +108,38 @@ static void disable(struct gsp_card *card, const NV2080_CTRL_FIFO_DISABLE_CHANNE
 
 	for (i = 0; i < p->numChannels && i < GSP_ARRAY_SIZE(p->hChannelList); i++)
 		gsp_engine_disable(card, p->hClientList[i], p->hChannelList[i], p->bDisable);
+}
+
+/* @mailbox: bus address of the other card's registers for peers, in its BAR0. */
+static NV_STATUS set_peer(struct gsp_card *card, NvU32 number, NvU64 mailbox)
+{
+	struct gsp_card *peer = gsp_host_card(mailbox & ~(BAR0_BYTES - 1ull));
+
+	if (number >= GSP_PEERS || !peer || peer == card)
+		return NV_ERR_INVALID_ARGUMENT;
+	card->peers[number] = peer;
+	return NV_OK;
+}
+
+/* The call to one card, "local", and the one to the other, "remote", have the same four parameters. */
+static NV_STATUS peer_of_local(struct gsp_card *card,
+			       const NV2080_CTRL_CMD_INTERNAL_BUS_SETUP_P2P_MAILBOX_LOCAL_PARAMS *p)
+{
+	return set_peer(card, p->local2Remote, p->remoteP2PDomainLocalAddr);
+}
+
+static NV_STATUS peer_of_remote(struct gsp_card *card,
+				const NV2080_CTRL_CMD_INTERNAL_BUS_SETUP_P2P_MAILBOX_REMOTE_PARAMS *p)
+{
+	return set_peer(card, p->remote2Local, p->localP2PDomainRemoteAddr);
+}
+
+static NV_STATUS drop_peer(struct gsp_card *card, NvU32 number)
+{
+	if (number >= GSP_PEERS)
+		return NV_ERR_INVALID_ARGUMENT;
+	card->peers[number] = 0;
+	return NV_OK;
 }
 
 /*
@@ -172,6 +208,12 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 	case INTERNAL_CONF_COMPUTE_GET_STATIC_INFO:
 		confidential(params);
 		break;
+	case INTERNAL_BUS_SETUP_P2P_MAILBOX_LOCAL:
+		return peer_of_local(card, params);
+	case INTERNAL_BUS_SETUP_P2P_MAILBOX_REMOTE:
+		return peer_of_remote(card, params);
+	case INTERNAL_BUS_DESTROY_P2P_MAILBOX:
+		return drop_peer(card, ((NV2080_CTRL_INTERNAL_BUS_DESTROY_P2P_MAILBOX_PARAMS *)params)->peerIdx);
 	case BUS_GET_PCI_BAR_INFO:
 		bar_info(card, params);
 		break;

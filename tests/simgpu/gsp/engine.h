@@ -10,11 +10,12 @@
 
 #include "host.h"
 
-enum gsp_space { GSP_FB, GSP_SYSMEM };
+enum gsp_space { GSP_FB, GSP_SYSMEM, GSP_PEER };
 
 struct gsp_phys {
 	enum gsp_space space;
 	gsp_u64 address;
+	gsp_u32 peer;			/* of GSP_PEER: its number */
 };
 
 struct gsp_channel {

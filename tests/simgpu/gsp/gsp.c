@@ -199,6 +199,7 @@ NV_STATUS kgspInitRm_IMPL(struct OBJGPU *gpu, struct KernelGsp *gsp, GSP_FIRMWAR
 NV_STATUS kgspUnloadRm_IMPL(struct OBJGPU *gpu, struct KernelGsp *gsp)
 {
 	struct gsp_card *card = gsp_card_of(gpu);
+	NvU32 number;
 
 	(void)gsp;
 	if (!card)
@@ -208,5 +209,7 @@ NV_STATUS kgspUnloadRm_IMPL(struct OBJGPU *gpu, struct KernelGsp *gsp)
 	card->message = 0;
 	card->message_bytes = 0;
 	card->gpu = 0;
+	for (number = 0; number < GSP_PEERS; number++)
+		card->peers[number] = 0;
 	return NV_OK;
 }

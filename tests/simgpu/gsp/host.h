@@ -8,6 +8,7 @@
 #define GSP_HOST_H
 
 #define GSP_CARDS 8
+#define GSP_PEERS 8			/* numbers that a page-table entry can hold */
 
 typedef unsigned int gsp_u32;
 typedef unsigned long long gsp_u64;
@@ -36,6 +37,8 @@ struct gsp_card {
 	gsp_u32 message_bytes, message_at;
 	void *engine;
 	const struct gsp_calls *calls;	/* into RM: engine.h */
+	/* By the number that page tables name it with. RM writes, the engine reads in any context. */
+	struct gsp_card *volatile peers[GSP_PEERS];
 };
 
 /* What came to the GSP, in the order of arrival. Called with RM's locks held. */

@@ -6,8 +6,9 @@
 #include "chip.h"
 #include "engine.h"
 
-/* Bits 2:1 of an entry. In a directory 0 means none, in a page table video memory. */
-enum { APERTURE_FB_OR_NONE, APERTURE_FB };
+/* Bits 2:1 of an entry of a directory, which 0 says is none, and of a page table. */
+enum { APERTURE_NONE, APERTURE_FB };
+enum { PAGE_FB, PAGE_PEER };
 #define V3_ADDRESS 0x000ffffffffff000ull
 
 void *gsp_fb(struct gsp_card *card, gsp_u64 address, gsp_u64 bytes)
@@ -24,6 +25,13 @@ static enum gsp_space space_of(gsp_u32 aperture)
 	return aperture > APERTURE_FB ? GSP_SYSMEM : GSP_FB;
 }
 
+static enum gsp_space space_of_page(gsp_u32 aperture)
+{
+	if (aperture == PAGE_FB)
+		return GSP_FB;
+	return aperture == PAGE_PEER ? GSP_PEER : GSP_SYSMEM;
+}
+
 static gsp_u64 load64(struct gsp_card *card, struct gsp_phys p)
 {
 	volatile gsp_u64 *cpu = gsp_cpu(card, p, 8);
@@ -31,19 +39,25 @@ static gsp_u64 load64(struct gsp_card *card, struct gsp_phys p)
 	return cpu ? *cpu : 0;
 }
 
-/* Version 2 keeps the address from bit 8 on: 25 bits of it for video memory, 46 for the system's. */
+/* Version 2 keeps the address from bit 8 on: 25 bits of it for a card's memory, 46 for the system's. */
 static gsp_u64 address_of(struct gsp_card *card, gsp_u64 entry, enum gsp_space space)
 {
 	if (card->chip->mmu == GSP_MMU_V3)
 		return entry & V3_ADDRESS;
-	return (entry >> 8 & (space == GSP_FB ? 0x1ffffff : 0x3fffffffffffull)) << 12;
+	return (entry >> 8 & (space == GSP_SYSMEM ? 0x3fffffffffffull : 0x1ffffff)) << 12;
+}
+
+/* Bits 35:33 of version 2, 63:61 of version 3. */
+static gsp_u32 peer_of(struct gsp_card *card, gsp_u64 entry)
+{
+	return entry >> (card->chip->mmu == GSP_MMU_V3 ? 61 : 33) & (GSP_PEERS - 1);
 }
 
 static int directory(struct gsp_card *card, gsp_u64 entry, struct gsp_phys *next)
 {
 	gsp_u32 aperture = entry >> 1 & 3;
 
-	if (aperture == APERTURE_FB_OR_NONE)
+	if (aperture == APERTURE_NONE)
 		return 0;
 	next->space = space_of(aperture);
 	next->address = address_of(card, entry, next->space);
@@ -55,7 +69,7 @@ static int big_directory(struct gsp_card *card, gsp_u64 entry, struct gsp_phys *
 {
 	gsp_u32 aperture = entry >> 1 & 3;
 
-	if (aperture == APERTURE_FB_OR_NONE)
+	if (aperture == APERTURE_NONE)
 		return 0;
 	next->space = space_of(aperture);
 	if (card->chip->mmu == GSP_MMU_V3)
@@ -73,7 +87,8 @@ static int page(struct gsp_card *card, gsp_u64 entry, gsp_u64 va, gsp_u64 size, 
 
 	if (!(entry & 1))
 		return 0;
-	phys->space = aperture ? GSP_SYSMEM : GSP_FB;
+	phys->space = space_of_page(aperture);
+	phys->peer = peer_of(card, entry);
 	phys->address = address_of(card, entry, phys->space) + (va & (size - 1));
 	*left = size - (va & (size - 1));
 	return 1;
@@ -120,5 +135,16 @@ int gsp_walk(struct gsp_card *card, struct gsp_phys at, gsp_u64 va, struct gsp_p
 
 void *gsp_cpu(struct gsp_card *card, struct gsp_phys p, gsp_u64 bytes)
 {
-	return p.space == GSP_FB ? gsp_fb(card, p.address, bytes) : gsp_host_sysmem(p.address, bytes);
+	struct gsp_card *peer;
+
+	if (p.space == GSP_FB)
+		return gsp_fb(card, p.address, bytes);
+	if (p.space == GSP_SYSMEM)
+		return gsp_host_sysmem(p.address, bytes);
+	peer = card->peers[p.peer % GSP_PEERS];
+	if (!peer) {
+		gsp_host_log("card %u: no peer %u\n", card->index, p.peer);
+		return 0;
+	}
+	return gsp_fb(peer, p.address, bytes);
 }
