@@ -95,6 +95,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
         "policy": ("max_inst is above 25, which only policy 6 takes", "set max_inst first"),
         "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
         "overcommit": ("the sum of the memory limits is larger", "cgpu status shows them"),
+        "inst_ctl": ("a container of this id is dying, or the driver sleeps", "see the kernel log, then repeat it"),
         None: ("in use", ""),
     },
     errno.ENOSPC: {

@@ -422,6 +422,16 @@ def containers(paths: Paths) -> tuple[Container, ...]:
     return tuple(found for line in lines if (found := parse_inst(line)))
 
 
+def ended(paths: Paths) -> tuple[Container, ...]:
+    """The destroyed containers of which something is held; none of a module that has no such file."""
+    try:
+        lines = read_file(paths.proc / "ended").splitlines()
+    except _Vanished:
+        return ()
+    without_nodes = " major=0 ctl=0 uvm=0 state=dying"
+    return tuple(found for line in lines if (found := parse_inst(line + without_nodes)))
+
+
 def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
     """Read the whole tree. brief: without processes and names, for frequent readers."""
     at_ns = time.monotonic_ns()

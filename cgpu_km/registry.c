@@ -9,6 +9,7 @@
 
 DEFINE_MUTEX(ckm_lock);
 LIST_HEAD(ckm_containers);
+LIST_HEAD(ckm_ended);
 LIST_HEAD(ckm_gpus);
 const struct ckm_observer *ckm_observer;
 

@@ -8,6 +8,7 @@
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
  *   ct->os_event_lock  order of a container's OS events in the driver's list
+ *   ct->end_lock     release of a container's control files, end of their clients
  *   ct->view_lock    what a container's files show of video memory (rm_view.c)
  *   ct->rm_lock      object tree of a container
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
@@ -21,7 +22,7 @@
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
  * or alone; no lock of this list is taken under it.
  *
- * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock,
+ * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock, end_lock,
  * threads_lock, enable_lock, ctrl_lock and open_lock are held across calls into the driver, and of
  * these a tenant's task holds os_event_lock and enable_lock only, which are its own container's.
  */
@@ -34,6 +35,7 @@
 
 extern struct mutex ckm_lock;
 extern struct list_head ckm_containers;	/* ckm_lock; ckm_container.node */
+extern struct list_head ckm_ended;	/* ckm_lock; ckm_container.node; destroyed, but something holds it */
 extern struct list_head ckm_gpus;	/* ckm_lock; ckm_gpu.node */
 
 struct ckm_container;

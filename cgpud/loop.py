@@ -292,7 +292,7 @@ class Daemon:
             except admit.NeedsContainerList:
                 pass
             except KernelRefused as error:
-                if error.code not in (errno.EEXIST, errno.ENOSPC):
+                if error.code not in (errno.EEXIST, errno.EBUSY, errno.ENOSPC):  # EBUSY: it is dying, or all sleeps
                     raise
                 if error.code == errno.ENOSPC:  # a concurrent creation took the room: read the sums again
                     inventory = await self.inventory.for_admission(self.config)

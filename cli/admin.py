@@ -194,7 +194,7 @@ def destroy(paths: Paths, container: str, cookie: str | None, as_json: bool) -> 
     """Destroy a container; files that are still open keep its memory until they are closed."""
     number = change.parse_cookie(cookie) if cookie is not None else None
     full_id, dying = change.destroy(paths, container, number)
-    tail = ": dying, files or mappings still hold it" if dying else ""
+    tail = ": dying, a call of it has not returned" if dying else ""
     result(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
 
 

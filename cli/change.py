@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ _AMBIGUOUS = ("kb", "mb", "gb")
 #: cgpu_parse_check_id() of the module.
 _ID = re.compile(r"(?!\.\.?\Z)[!-.0-<>-~]{1,128}")
 ID_ALLOWED = "1 to 128 printable ASCII characters without blanks, '/' and '=', and neither . nor .."
+END_S, END_POLL_S = 2.0, 0.02  # how long destroy waits for the end of a container
 ID_QUOTED = 40
 
 
@@ -444,9 +446,14 @@ def create(
 
 
 def destroy(paths: Paths, key: str, cookie: int | None) -> tuple[str, bool]:
-    """Destroy a container; returns the full id, and whether open files keep it dying."""
+    """Destroy a container; returns the full id, and whether a call that has not returned keeps it dying."""
     container = find_container(paths, key)
     if cookie is not None and cookie != int(container.cookie, 0):
         raise CgpuError(Exit.NOT_FOUND, f"destroy {key}", f"has the cookie {container.cookie}", "cgpu inspect")
     kernel(paths).destroy(container, f"destroy {key}")
-    return container.id, any(one.id == container.id for one in containers(paths))
+    end = time.monotonic() + END_S
+    while dying := any(one.id == container.id for one in containers(paths)):
+        if time.monotonic() >= end:
+            break
+        time.sleep(END_POLL_S)
+    return container.id, dying

@@ -389,7 +389,7 @@ def stale(facts: Facts) -> Finding:
         text = f"cgpud does not follow {', '.join(facts.unfollowed)}"
         return Finding(name, PROBLEM, text, "journalctl -u cgpud; cgpu destroy ID if the container has ended")
     if dying:
-        text = f"destroyed, but still held by open files: {', '.join(dying)}"
+        text = f"destroyed, but a call has not returned: {', '.join(dying)}"
         return Finding(name, WARNING, text, "cgpu ps names the processes; fuser -v /dev/cgpu/*")
     return Finding(name, OK, f"none of {len(facts.snapshot.containers)}")
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cgpu_common.exits import CgpuError, Exit, not_permitted
-from cgpu_common.proc import Paths, containers, engine_name, is_loaded
+from cgpu_common.proc import Paths, containers, ended, engine_name, is_loaded
 from cgpu_common.tree import Container
 
 from .names import shown_ids
@@ -47,8 +47,8 @@ def undo(paths: Paths) -> bool:
 
 
 def remaining(paths: Paths) -> tuple[Container, ...]:
-    """The containers, with dying ones; none without the module."""
-    return containers(paths) if is_loaded(paths) else ()
+    """The containers, with dying and held ones; none without the module."""
+    return (*containers(paths), *ended(paths)) if is_loaded(paths) else ()
 
 
 def names_of(paths: Paths, found: Sequence[Container]) -> list[str]:

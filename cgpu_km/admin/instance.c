@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the start and the end of containers. Callers hold ckm_lock; the end takes it in a work. */
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/random.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/wait.h>
 
 #include "admin/attach.h"
 #include "admin/instance.h"
 #include "core_ref.h"
 #include "intercept/front_file.h"
+#include "intercept/rm_free.h"
 #include "registry.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
@@ -20,12 +24,28 @@
 #include "state/rm_object.h"
 #include "state/slot.h"
 
-static u64 last_serial;			/* ckm_lock */
+/* How long a container's end waits for files that the driver is releasing, before it lists what they hold
+ * as held by a destroyed container.
+ */
+#define RELEASE_MS	200
 
-static void gone_work(struct work_struct *work)
+/* How long a command waits for the end of the container that it destroyed. */
+#define REMOVAL_WAIT	(2 * HZ)
+
+static u64 last_serial;			/* ckm_lock */
+static DECLARE_WAIT_QUEUE_HEAD(removals);
+
+/* What is left of the last container still needs the driver. */
+static void detach_if_last(void)
 {
-	struct ckm_container *ct = container_of(work, struct ckm_container, gone);
-	struct ckm_mem *mem, *next;
+	lockdep_assert_held(&ckm_lock);
+	if (list_empty(&ckm_containers) && list_empty(&ckm_ended))
+		ckm_gpus_detach();
+}
+
+/* Give slots, name, minors and /proc back. Nothing of the container is in the scheduler: it has no objects. */
+static void remove_container(struct ckm_container *ct)
+{
 	u32 i;
 
 	ckm_observer->container_removed(ct);
@@ -34,12 +54,48 @@ static void gone_work(struct work_struct *work)
 		ckm_events_flush(&ct->slot[i]);
 		ckm_slot_remove(&ct->slot[i]);
 	}
-	list_del(&ct->node);
+	ct->removed = true;
+	list_move_tail(&ct->node, &ckm_ended);
 	ckm_netlink_event(ct, CGPU_EVENT_GONE);
-	if (list_empty(&ckm_containers))
-		ckm_gpus_detach();
+	if (kref_read(&ct->ref) == 1) {	/* the caller's: nobody can take another */
+		list_del_init(&ct->node);
+		detach_if_last();
+	}
 	mutex_unlock(&ckm_lock);
 	ckm_minors_remove(ct);
+	wake_up_all(&removals);
+}
+
+/* No call of the container can run or begin. What holds its files, a mapping, keeps its clients alive in the
+ * driver: free them. Where that fails, or a file of theirs is being released, they end with that file.
+ */
+static void end_work(struct work_struct *work)
+{
+	struct ckm_container *ct = container_of(work, struct ckm_container, end);
+	u32 ms;
+
+	if (!ct->removed && ckm_clients_end(ct)) {
+		for (ms = 0; ms < RELEASE_MS && kref_read(&ct->ref) > 1; ms += 10)
+			msleep(10);
+		remove_container(ct);
+	}
+	ckm_container_put(ct);
+}
+
+static void gone_work(struct work_struct *work)
+{
+	struct ckm_container *ct = container_of(work, struct ckm_container, gone);
+	struct ckm_mem *mem, *next;
+	u32 i;
+
+	if (!ct->removed)
+		remove_container(ct);
+	mutex_lock(&ckm_lock);
+	if (!list_empty(&ct->node)) {
+		list_del(&ct->node);
+		detach_if_last();
+	}
+	mutex_unlock(&ckm_lock);
 	WARN_ON(ct->tree.objects || !list_empty(&ct->os_events));
 	for (i = 0; i < ct->slot_count; i++)
 		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
@@ -63,6 +119,7 @@ static bool dir_taken(const char *dir)
 static int check_request(const struct ckm_create *req, const char **why)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct ckm_container *ct;
 	u32 i, j;
 	int ret;
 
@@ -74,9 +131,11 @@ static int check_request(const struct ckm_create *req, const char **why)
 	*why = "an id is 1 to 128 printable characters without blanks, '/' and '=', and not . or ..";
 	if (ret)
 		return ret;
-	*why = "a container with this id is there";
-	if (ckm_container_find(req->id))
-		return -EEXIST;
+	ct = ckm_container_find(req->id);
+	*why = ct && ct->dying ? "the container with this id ends when its last call has returned: repeat it then"
+			       : "a container with this id is there";
+	if (ct)
+		return ct->dying ? -EBUSY : -EEXIST;
 	*why = "a container needs 1 to 32 GPUs, each once";
 	if (!req->slots || req->slots > CGPU_MAX_GPUS)
 		return -EINVAL;
@@ -101,15 +160,19 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 		return NULL;
 	}
 	kref_init(&ct->ref);
+	kref_init(&ct->users);
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
 	mutex_init(&ct->os_event_lock);
 	mutex_init(&ct->view_lock);
+	mutex_init(&ct->end_lock);
+	INIT_LIST_HEAD(&ct->ctl_files);
 	INIT_LIST_HEAD(&ct->views);
 	INIT_LIST_HEAD(&ct->os_events);
 	ratelimit_state_init(&ct->said, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ratelimit_state_init(&ct->alarms, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ckm_fronts_init(ct);
+	INIT_WORK(&ct->end, end_work);
 	INIT_WORK(&ct->gone, gone_work);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));
@@ -218,8 +281,7 @@ err_free:
 	ckm_objs_exit_names(ct);
 	kvfree(ct);
 err_detach:
-	if (list_empty(&ckm_containers))
-		ckm_gpus_detach();
+	detach_if_last();
 	return ERR_PTR(ret);
 }
 
@@ -241,6 +303,33 @@ int ckm_container_destroy(const char *id, u64 cookie)
 	if (kref_read(&ct->ref) > 1)
 		ckm_netlink_event(ct, CGPU_EVENT_DYING);
 	ckm_fronts_end(ct);
-	ckm_container_put(ct);
+	ckm_container_unuse(ct);
 	return 0;
+}
+
+static bool is_dying(const char *id, u64 serial)
+{
+	const struct ckm_container *ct;
+	bool dying;
+
+	mutex_lock(&ckm_lock);
+	ct = ckm_container_find(id);
+	dying = ct && ct->dying && ct->serial <= serial;
+	mutex_unlock(&ckm_lock);
+	return dying;
+}
+
+void ckm_container_wait_removed(const char *id)
+{
+	DEFINE_WAIT_FUNC(wait, woken_wake_function);
+	long left = REMOVAL_WAIT;
+	u64 serial;
+
+	mutex_lock(&ckm_lock);
+	serial = last_serial;	/* one that is made and destroyed meanwhile is not waited for */
+	mutex_unlock(&ckm_lock);
+	add_wait_queue(&removals, &wait);
+	while (left && is_dying(id, serial) && !fatal_signal_pending(current))
+		left = wait_woken(&wait, TASK_KILLABLE, left);
+	remove_wait_queue(&removals, &wait);
 }

@@ -26,7 +26,7 @@ struct ckm_create {
  * driver.
  * Return: the container, valid until ckm_lock is dropped. ERR_PTR of -EINVAL: bad id,
  * GPU listed twice, limit below 1 MiB, weight or highprio out of range; -EEXIST: the id
- * exists; -ENODEV: no such GPU, or no core; -ENOSPC: no instance, weight, memory or
+ * exists; -EBUSY: it is that of a container whose end is not over; -ENODEV: no such GPU, or no core; -ENOSPC: no instance, weight, memory or
  * minor left; -ENOMEM; or an error of ckm_gpus_attach(). After an error nothing is
  * changed.
  */
@@ -37,12 +37,18 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
  * @id: its id
  * @cookie: its cookie, 0 matches any
  *
- * Its open files give back what they hold. The slots and charges stay until that is done, the last
- * call has returned and the last mapping is gone.
+ * Its open files give back what they hold. When that is done and its last call has returned, its clients end in
+ * the driver, which takes its memory away from mappings, and its slots, name, minors and limits are free. What a
+ * dma-buf, or nvidia-uvm for a mapping, still has is charged to the GPU until it goes (ckm_ended).
  *
  * Context: Process. Caller holds ckm_lock; sleeps.
  * Return: 0, also if it is dying already; -ENOENT: no such id, or another cookie.
  */
 int ckm_container_destroy(const char *id, u64 cookie);
+
+/* After ckm_container_destroy(): wait until @id is free, for two seconds at most. A call that has not returned
+ * holds it for longer. Sleeps, can be killed; takes ckm_lock.
+ */
+void ckm_container_wait_removed(const char *id);
 
 #endif

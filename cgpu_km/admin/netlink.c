@@ -353,16 +353,15 @@ static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 {
 	struct nlattr *nest = nla_nest_start(skb, CGPU_A_GPU);
 	struct cgpu_sched_view view;
-	u32 uvm, overcommit, slice_is_set, i;
-	u64 default_memsize, limits, used = 0, driver_used, driver_free;
+	u32 uvm, overcommit, slice_is_set;
+	u64 default_memsize, limits, used, driver_used, driver_free;
 	bool open = ckm_gpu_heap_if_open(gpu, &driver_used, &driver_free);
 
 	if (!nest)
 		return -EMSGSIZE;
 	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
-	for (i = 0; i < CGPU_SLOTS; i++)
-		used += gpu->slot[i] ? gpu->slot[i]->ledger.used_bytes : 0;
+	used = ckm_gpu_used_locked(gpu);
 	limits = gpu->limits_bytes;
 	default_memsize = ckm_gpu_default_memsize_locked(gpu);
 	overcommit = gpu->overcommit_pct;

@@ -70,6 +70,26 @@ static int show_inst_ctl(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
+/* What is still charged for containers that were destroyed, to which /proc and names belong no more. */
+static int show_ended(struct seq_file *m, void *obj, u32 attr)
+{
+	struct ckm_container *ct;
+	u64 limit, used;
+	u32 i;
+
+	mutex_lock(&ckm_lock);
+	list_for_each_entry(ct, &ckm_ended, node) {
+		seq_printf(m, "%s cookie=0x%llx dir=%s gpu=", ct->id, ct->cookie, ct->dir);
+		for (i = 0; i < ct->slot_count; i++) {
+			ckm_slot_limits(&ct->slot[i], &limit, &used);
+			seq_printf(m, "%s%u:%llu", i ? "," : "", ct->slot[i].gpu->index, used);
+		}
+		seq_putc(m, '\n');
+	}
+	mutex_unlock(&ckm_lock);
+	return 0;
+}
+
 static int create(const struct cgpu_inst_cmd *cmd)
 {
 	struct ckm_create *req = kzalloc(sizeof(*req), GFP_KERNEL);
@@ -123,6 +143,8 @@ static int store_inst_ctl(void *obj, u32 attr, const char *text, size_t len)
 		mutex_lock(&ckm_lock);
 		ret = ckm_container_destroy(cmd->id, cmd->cookie);
 		mutex_unlock(&ckm_lock);
+		if (!ret)
+			ckm_container_wait_removed(cmd->id);
 	}
 	kfree(cmd);
 	return ret;
@@ -166,6 +188,7 @@ static int show_version(struct seq_file *m, void *obj, u32 attr)
 
 static const struct ckm_proc_file root_files[] = {
 	{ "default_memsize", show_default_memsize, store_default_memsize },
+	{ "ended", show_ended },
 	{ "inst_ctl", show_inst_ctl, store_inst_ctl },
 	{ "upgrade", show_upgrade, store_upgrade },
 	{ "version", show_version },

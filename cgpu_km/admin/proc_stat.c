@@ -64,7 +64,7 @@ static const char *redirections(void)
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
-	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
+	u64 used, limits, ended, p50, p99, cpu = 0, turns, driver, free;
 	u64 calls, failed, max_ns;
 	u32 i, instances = 0, seen, usual_us[CKM_CTRL_KINDS], timeslice_us;
 	struct cgpu_sched_view view;
@@ -90,11 +90,10 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seen = gpu->check->seen;
 	check = gpu->check_state;
 	read_run_state_locked(gpu, &run);
+	used = ckm_gpu_used_locked(gpu);
+	ended = gpu->ended_bytes;
 	for (i = 0; i < CGPU_SLOTS; i++)
-		if (gpu->slot[i]) {
-			used += gpu->slot[i]->ledger.used_bytes;
-			instances++;
-		}
+		instances += gpu->slot[i] != NULL;
 	spin_unlock(&gpu->lock);
 	mutex_unlock(&gpu->ctrl_lock);
 
@@ -116,7 +115,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   control_name(seen), control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.source, hweight32(run.known), hweight32(run.busy), run.errors);
-	seq_printf(m, "redirections %s\n", redirections());
+	seq_printf(m, "redirections %s\nended_bytes %llu\n", redirections(), ended);
 	return 0;
 }
 

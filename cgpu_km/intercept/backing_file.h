@@ -33,6 +33,7 @@ struct ckm_backing {
 	struct file_operations guard;	/* f_op of @real instead of @drv */
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused; clients are bound to it */
+	struct list_head ctl_file;	/* ct->end_lock; ctl nodes: on ct->ctl_files until the driver's release */
 	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: clients bound to this file */
 	struct xarray exports;		/* ct->rm_lock; exported memory, by index (rm_export.c) */
 	u64 space_flags;		/* uvm nodes: the tenant's UVM_INITIALIZE flags */

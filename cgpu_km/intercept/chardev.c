@@ -60,6 +60,18 @@ static void release_backing(struct ckm_backing *backing)
 		return;
 	ckm_clients_remove(ct, &backing->clients);
 	ckm_exports_drop(ct, backing);
+	ckm_container_end_again(ct);	/* it may have waited for these clients */
+}
+
+/* Before the driver releases the file, and with a control file its clients. */
+static void file_ends(struct ckm_backing *backing)
+{
+	if (backing->node == CGPU_NODE_CTL) {
+		mutex_lock(&backing->ct->end_lock);
+		list_del(&backing->ctl_file);
+		mutex_unlock(&backing->ct->end_lock);
+	}
+	ckm_views_file_ends(backing);
 }
 
 static int front_open(struct inode *inode, struct file *file)
@@ -79,13 +91,20 @@ static int front_open(struct inode *inode, struct file *file)
 	}
 	backing = ckm_backing_open(ct, slot, node, real_device(node, slot), file->f_flags,
 				   release_backing);
-	ckm_container_put(ct);
-	if (IS_ERR(backing))
+	if (IS_ERR(backing)) {
+		ckm_container_put(ct);
 		return PTR_ERR(backing);
-	backing->ends = ckm_views_file_ends;
+	}
+	backing->ends = file_ends;
+	if (node == CGPU_NODE_CTL) {
+		mutex_lock(&ct->end_lock);
+		list_add(&backing->ctl_file, &ct->ctl_files);
+		mutex_unlock(&ct->end_lock);
+	}
 	ret = ckm_front_init(file, backing);
 	if (ret)
-		ckm_front_put(backing);
+		fput(backing->real);
+	ckm_container_put(ct);
 	return ret;
 }
 

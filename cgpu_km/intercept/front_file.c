@@ -50,8 +50,10 @@ int ckm_front_init(struct file *file, struct ckm_backing *backing)
 	init_waitqueue_func_entry(&front->relay, wake_waiters);
 	spin_lock(&fronts_lock);
 	dying = READ_ONCE(ct->dying);	/* set before the work item takes the lock */
-	if (!dying)
+	if (!dying) {
+		ckm_container_use(ct);
 		list_add_tail(&front->node, &ct->fronts);
+	}
 	spin_unlock(&fronts_lock);
 	if (dying) {
 		kfree(front);
@@ -104,15 +106,20 @@ struct ckm_backing *ckm_front_get(struct file *file)
 		return NULL;
 	spin_lock(&front->lock);
 	backing = front->backing;
-	if (backing)
+	if (backing) {
 		get_file(backing->real);
+		ckm_container_use(backing->ct);
+	}
 	spin_unlock(&front->lock);
 	return backing;
 }
 
 void ckm_front_put(struct ckm_backing *backing)
 {
-	fput(backing->real);
+	struct ckm_container *ct = backing->ct;
+
+	fput(backing->real);	/* ct is valid as long as it has a user */
+	ckm_container_unuse(ct);
 }
 
 bool ckm_front_may_map(const struct file *file)

@@ -33,22 +33,24 @@ static void post_free(struct ckm_call *call, u8 *arg)
 }
 
 /* Mark the object as being freed, which hides all that goes with it, and pin it. */
+static u32 mark_locked(struct cgpu_obj *obj)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u32 status = core->mem.tree_free_begin(obj) ? NV_ERR_STATE_IN_USE : NV_OK;
+
+	ckm_core_leave();
+	return status;
+}
+
 static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	const struct cgpu_core_ops *core;
-	u32 status = NV_OK;
+	u32 status = NV_ERR_NOT_FOUND;
 
 	mutex_lock(&ct->rm_lock);
 	f->obj = ckm_obj_live_locked(ct, client, object);
-	if (!f->obj || f->obj->owner != rc->call->backing->id) {
-		status = NV_ERR_NOT_FOUND;
-	} else {
-		core = ckm_core_enter();
-		if (core->mem.tree_free_begin(f->obj))
-			status = NV_ERR_STATE_IN_USE;
-		ckm_core_leave();
-	}
+	if (f->obj && f->obj->owner == rc->call->backing->id)
+		status = mark_locked(f->obj);
 	mutex_unlock(&ct->rm_lock);
 	return status;
 }
@@ -80,6 +82,19 @@ static u32 next_dependant(struct ckm_container *ct, struct cgpu_obj *obj, struct
 	return status;
 }
 
+/* Free a pinned object by a call of our own. Not NV_OK: it is there. */
+static u32 free_in_driver(struct ckm_container *ct, struct cgpu_obj *obj, u32 parent)
+{
+	u32 status;
+
+	ckm_mem_ops_begin(ct);
+	status = ckm_drv_free(obj->hclient, parent, obj->hobject);
+	ckm_mem_ops_end(ct);
+	if (status == NV_OK)
+		ckm_objs_remove(ct, obj);
+	return status;
+}
+
 /* Free what depends on the object that is being freed, which hides it from calls. None of it is
  * pinned by a call, and nothing is added. Not NV_OK: some is left.
  */
@@ -92,30 +107,26 @@ static u32 free_dependants(struct ckm_container *ct, struct cgpu_obj *obj)
 		status = next_dependant(ct, obj, &found, &parent);
 		if (!found)
 			return status;
-		ckm_mem_ops_begin(ct);
-		if (ckm_drv_free(found->hclient, parent, found->hobject) != NV_OK)
+		if (free_in_driver(ct, found, parent) != NV_OK)
 			status = NV_ERR_STATE_IN_USE;
-		ckm_mem_ops_end(ct);
-		if (status == NV_OK)
-			ckm_objs_remove(ct, found);
 		ckm_obj_unpin(ct, found);
 		if (status != NV_OK)
 			return status;
 	}
 }
 
-static void end(struct ckm_container *ct, struct free *f)
+static void end(struct ckm_container *ct, struct cgpu_obj *obj, bool removed)
 {
 	const struct cgpu_core_ops *core;
 
-	if (!f->removed) {
+	if (!removed) {
 		mutex_lock(&ct->rm_lock);
 		core = ckm_core_enter();
-		core->mem.tree_free_cancel(f->obj);
+		core->mem.tree_free_cancel(obj);
 		ckm_core_leave();
 		mutex_unlock(&ct->rm_lock);
 	}
-	ckm_obj_unpin(ct, f->obj);
+	ckm_obj_unpin(ct, obj);
 }
 
 long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
@@ -146,7 +157,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 		ckm_mem_ops_end(ct);
 	}
 out:
-	end(ct, &f);
+	end(ct, f.obj, f.removed);
 	return ret;
 }
 
@@ -174,4 +185,52 @@ long ckm_rm_run_free(struct ckm_rm_call *rc)
 	if (is_unknown(rc->call->backing, client, object))
 		return ckm_rm_answer(rc, NV_OK);
 	return ckm_rm_free_object(rc, client, object);
+}
+
+/* ---- the end of a container ---- */
+
+/* The first client of @file, marked as being freed; NULL: none is left, or it cannot be marked. */
+static struct cgpu_obj *first_client(struct ckm_container *ct, struct ckm_backing *file)
+{
+	struct ckm_obj *client;
+	struct cgpu_obj *found = NULL;
+
+	mutex_lock(&ct->rm_lock);
+	client = list_first_entry_or_null(&file->clients, struct ckm_obj, bound);
+	if (client && mark_locked(&client->core) == NV_OK)
+		found = &client->core;
+	mutex_unlock(&ct->rm_lock);
+	return found;
+}
+
+static void end_clients_of(struct ckm_container *ct, struct ckm_backing *file)
+{
+	u32 status = NV_OK, handle;
+	struct cgpu_obj *client;
+
+	while (status == NV_OK && (client = first_client(ct, file))) {
+		handle = client->hobject;
+		ckm_views_end(ct, client);
+		status = free_in_driver(ct, client, handle);
+		end(ct, client, status == NV_OK);
+		cond_resched();
+	}
+	if (status != NV_OK)
+		ckm_alarm(ct, "client 0x%x was not freed, status 0x%x: the container ends with its last mapping\n",
+			  handle, status);
+}
+
+bool ckm_clients_end(struct ckm_container *ct)
+{
+	struct ckm_backing *file;
+	bool none;
+
+	mutex_lock(&ct->end_lock);
+	list_for_each_entry(file, &ct->ctl_files, ctl_file)
+		end_clients_of(ct, file);
+	mutex_unlock(&ct->end_lock);
+	mutex_lock(&ct->rm_lock);
+	none = !ct->tree.objects;
+	mutex_unlock(&ct->rm_lock);
+	return none;
 }

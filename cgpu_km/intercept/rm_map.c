@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Charges mappings for the CPU, and keeps their names. Takes rm_lock, gpu->lock. */
+#include <linux/file.h>
 #include <linux/slab.h>
 
 #include "call.h"
@@ -8,7 +9,6 @@
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
-#include "intercept/front_file.h"
 #include "intercept/map_name.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map.h"
@@ -173,7 +173,7 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	ret = ckm_rm_forward(rc);
 	ckm_obj_put_mem(ct, rc->call->map_mem);	/* no file has taken it */
 	if (rc->call->shown_by)
-		ckm_front_put(rc->call->shown_by);
+		fput(rc->call->shown_by->real);
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
 out:

@@ -51,6 +51,36 @@ void ckm_container_put(struct ckm_container *ct)
 	kref_put(&ct->ref, after_last_ref);
 }
 
+void ckm_container_use(struct ckm_container *ct)
+{
+	kref_get(&ct->users);
+}
+
+/* Takes over the caller's reference. */
+static void queue_end(struct ckm_container *ct)
+{
+	if (!queue_work(ct->queue, &ct->end))
+		ckm_container_put(ct);
+}
+
+static void after_last_user(struct kref *users)
+{
+	queue_end(container_of(users, struct ckm_container, users));
+}
+
+void ckm_container_unuse(struct ckm_container *ct)
+{
+	kref_put(&ct->users, after_last_user);
+}
+
+void ckm_container_end_again(struct ckm_container *ct)
+{
+	if (kref_read(&ct->users))
+		return;
+	ckm_container_get(ct);
+	queue_end(ct);
+}
+
 struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 index)
 {
 	u32 i;

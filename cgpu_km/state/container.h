@@ -66,6 +66,7 @@ struct ckm_slot {
 	const void *uvm_device;		/* ct->rm_lock; what nvidia-uvm calls the GPU (uvm_charge.c); compared */
 	atomic64_t refused_calls;
 	bool ended;			/* gpu->lock; destroyed: the limit is what is used, and 1 MiB */
+	bool removed;			/* gpu->lock; in no slot of the GPU: the limit is what is used */
 	struct ckm_slot_events pending;	/* gpu->lock */
 	struct ckm_proc_dir *proc;
 };
@@ -80,8 +81,9 @@ enum ckm_listed {
 };
 
 struct ckm_container {
-	struct kref ref;		/* of the list until destroy, of backing files, uvm dups */
-	struct list_head node;		/* ckm_lock */
+	struct kref ref;		/* of @users, of backing files, dma-bufs, uvm dups */
+	struct kref users;		/* of the list until destroy, of front files and their calls */
+	struct list_head node;		/* ckm_lock; in ckm_containers, or once removed in ckm_ended */
 	char id[CGPU_ID_MAX + 1];
 	char dir[CGPU_DIR_LEN + 1];
 	char ipc[CGPU_ID_MAX + 1];	/* ipc_lock of container.c; "": no sharing */
@@ -90,6 +92,7 @@ struct ckm_container {
 	u32 ctl_minor, uvm_minor;
 	struct dentry *nodes;		/* ckm_lock; directory of its nodes; NULL: none */
 	bool dying;			/* written under ckm_lock, read without */
+	bool removed;			/* written once by @end or @gone; its slots, name and minors are free */
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;		/* rm_lock */
 	struct rhashtable objs;		/* rm_lock; readers: also RCU; ckm_obj.node */
@@ -99,6 +102,8 @@ struct ckm_container {
 	struct list_head views;		/* rm_lock; ckm_view.node (rm_view.c) */
 	u64 view_walk;			/* rm_lock; number of walks of @views */
 	struct mutex view_lock;		/* one walk at a time; keeps the files of @views from their release */
+	struct mutex end_lock;		/* ctl_files; clients end by their file's release or by @end, not by both */
+	struct list_head ctl_files;	/* end_lock; ckm_backing.ctl_file, before the driver's release */
 	u32 listed[CKM_LISTED_KINDS];	/* rm_lock */
 	struct list_head os_events;	/* rm_lock; struct os_event of rm_os_event.c */
 	struct mutex os_event_lock;	/* order of the driver's list of them, and of os_events */
@@ -112,6 +117,7 @@ struct ckm_container {
 	struct ratelimit_state said, alarms;	/* of ckm_say() and ckm_alarm() */
 	struct list_head fronts;	/* fronts_lock of front_file.c; ckm_front.node */
 	struct work_struct fronts_end;	/* queued once, when it is destroyed */
+	struct work_struct end;		/* queued after the last user, and when a control file is gone then */
 	struct work_struct gone;	/* queued when the last reference is dropped */
 	u32 slot_count;
 	struct ckm_slot slot[];
@@ -135,6 +141,14 @@ struct ckm_container *ckm_container_find(const char *id);
 /* ckm_container_put() never sleeps: ct->gone is queued after the last reference. */
 void ckm_container_get(struct ckm_container *ct);
 void ckm_container_put(struct ckm_container *ct);
+
+/* A user is a front file, or a call by one, which may make objects: none is added after the last. Put never
+ * sleeps: ct->end is queued after the last one. ckm_container_end_again() queues it again, if the last user
+ * is gone; the caller has a reference.
+ */
+void ckm_container_use(struct ckm_container *ct);
+void ckm_container_unuse(struct ckm_container *ct);
+void ckm_container_end_again(struct ckm_container *ct);
 
 /* Make @ct->queue, named by @ct->dir. A work item on it holds a reference to the container. To be undone
  * by destroy_workqueue(), which waits for them. 0 or -ENOMEM.

@@ -95,6 +95,8 @@ struct ckm_gpu {
 	struct cgpu_sched *sched;		/* lock */
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by sched_id */
 	u64 limits_bytes;		/* lock; sum of the limits of all slots */
+	u64 ended_bytes;		/* lock; of it, charges of containers that are gone from @slot */
+	u64 ended_quota[CGPU_QUOTAS];	/* lock; and what they have of @quota */
 	u64 context_bytes[CGPU_ENGINES];	/* lock; measured size of a context, 0: not measured */
 	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
 	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
@@ -166,6 +168,9 @@ void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 byte
 void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view);
 void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 			      struct cgpu_sched_entity_view *view);
+
+/* Bytes charged on the GPU, those of destroyed containers included. Caller holds gpu->lock. */
+u64 ckm_gpu_used_locked(const struct ckm_gpu *gpu);
 
 /* Make the scheduler thread plan again. Any context. */
 void ckm_gpu_kick(struct ckm_gpu *gpu);

@@ -45,6 +45,8 @@ static void uncharge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 	WARN_ON_ONCE(!core->mem.ledger_uncharge(&slot->ledger, bytes));
 	ckm_core_leave();
 	slot->used_by[kind] -= bytes;
+	if (slot->removed)
+		slot->gpu->ended_bytes -= bytes;
 	ckm_slot_less_locked(slot);
 	spin_unlock(&slot->gpu->lock);
 }

@@ -120,6 +120,7 @@ static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 	u32 i;
 
 	lockdep_assert_held(&gpu->lock);
+	pool.total -= min(pool.total, gpu->ended_quota[kind]);
 	for (i = 0; i < CGPU_SLOTS; i++)
 		used[i] = gpu->slot[i] ? gpu->slot[i]->quota[kind] : 0;
 	ckm_gpu_view_locked(gpu, &sched);
@@ -169,6 +170,8 @@ void ckm_quota_give(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount
 	spin_lock(&slot->gpu->lock);
 	if (!WARN_ON_ONCE(amount > slot->quota[kind]))
 		slot->quota[kind] -= amount;
+	if (slot->removed)
+		slot->gpu->ended_quota[kind] -= amount;
 	spin_unlock(&slot->gpu->lock);
 }
 

@@ -70,6 +70,7 @@ void ckm_slot_remove(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
+	u32 kind;
 
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
@@ -77,7 +78,12 @@ void ckm_slot_remove(struct ckm_slot *slot)
 	core->check.touched(gpu->check, gpu->sched, slot->sched_id, ktime_get_ns());
 	ckm_core_leave();
 	gpu->slot[slot->sched_id] = NULL;
-	gpu->limits_bytes -= slot->ledger.limit_bytes;
+	slot->ended = true;
+	slot->removed = true;
+	gpu->ended_bytes += slot->ledger.used_bytes;
+	for (kind = 0; kind < CGPU_QUOTAS; kind++)
+		gpu->ended_quota[kind] += slot->quota[kind];
+	ckm_slot_less_locked(slot);
 	spin_unlock(&gpu->lock);
 	ckm_gpu_kick(gpu);
 }
@@ -85,9 +91,11 @@ void ckm_slot_remove(struct ckm_slot *slot)
 void ckm_slot_less_locked(struct ckm_slot *slot)
 {
 	const struct cgpu_core_ops *core;
-	u64 limit = max_t(u64, slot->ledger.used_bytes, CGPU_MIB);	/* no limit is less */
+	u64 limit = slot->ledger.used_bytes;
 
 	lockdep_assert_held(&slot->gpu->lock);
+	if (!slot->removed)	/* no limit is less */
+		limit = max_t(u64, limit, CGPU_MIB);
 	if (!slot->ended || limit >= slot->ledger.limit_bytes)
 		return;
 	slot->gpu->limits_bytes -= slot->ledger.limit_bytes - limit;

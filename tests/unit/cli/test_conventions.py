@@ -357,6 +357,7 @@ SENTENCES = [
         (("create", "x", "--gpu", "0", "--memsize", "1g"), code, sentence, sentence)
         for code, sentence in (
             (errno.EEXIST, "a container with this id is there"),
+            (errno.EBUSY, "the container with this id ends when its last call has returned: repeat it then"),
             (errno.EINVAL, "an id is 1 to 128 printable characters without blanks, '/' and '=', and not . or .."),
             (errno.EINVAL, "a container needs 1 to 32 GPUs, each once"),
             (errno.EINVAL, "a memory limit is 1 MiB at least"),

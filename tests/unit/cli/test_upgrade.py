@@ -365,9 +365,15 @@ def test_the_version_of_a_refused_core_may_be_anything(empty: Tree, empty_cli: C
 
 
 def test_drain_waits_tells_and_goes_on(tree: Tree, cli: Cli, tools: Tools) -> None:
-    """Its end is seen, not assumed: first one container goes, then the other."""
+    """Its end is seen, not assumed: first one container goes, then the other, of which something is held then."""
     seen: list[str] = []
-    gone = [lambda: tree.listed(inst_line(ID2, 7)), lambda: tree.listed()]
+    held = tree.root / "proc/cgpu_km/ended"
+
+    def hold() -> None:
+        held.write_text(f"{ID2} cookie=0x7 dir={ID2[:12]} gpu=0:8388608\n")
+        tree.listed()
+
+    gone = [lambda: tree.listed(inst_line(ID2, 7)), hold, held.unlink]
 
     def report(line: str) -> None:
         seen.append(line)
@@ -379,6 +385,7 @@ def test_drain_waits_tells_and_goes_on(tree: Tree, cli: Cli, tools: Tools) -> No
     assert seen == [
         f"waiting for 2: gpu_test1 ({ID1[:12]}, GPU 0); {ID2[:12]} (GPU 0)",
         f"waiting for 1: {ID2[:12]} (GPU 0)",
+        f"waiting for 1: {ID2[:12]} (GPU 0, dying)",
     ]
     assert cli.cgpu("upgrade", "--cold", "--drain").exit_code == 0
     assert not drain.is_on(paths)

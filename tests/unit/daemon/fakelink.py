@@ -73,7 +73,8 @@ class FakeLink:
         self._check()
         self.calls.append(("create", container_id, cookie))
         if container_id in self.containers:
-            raise KernelRefused(errno.EEXIST, f"cgpu_km: {container_id} exists already")
+            code = errno.EBUSY if self.containers[container_id].dying else errno.EEXIST
+            raise KernelRefused(code, f"cgpu_km: {container_id} exists already")
         by_index = {gpu.index: gpu for gpu in self.inventory}
         made = []
         ctl, uvm = self._minor(), self._minor()

@@ -11,6 +11,7 @@ import itertools
 import mmap
 import os
 import select
+import signal
 import socket
 import struct
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 from pusher import Pusher, inc, listen
 from sharebox import stat
-from slicebox import MIB, PROC, Box, child, clean_box, command, until
+from slicebox import MIB, PROC, Box, child, clean_box, command, ended, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -134,28 +135,43 @@ def mapped(box: Box, size: int) -> tuple[nv.Client, mmap.mmap]:
     return rm, mapping
 
 
-def test_a_held_mapping_keeps_no_limit():
-    """Mappings of a container that was destroyed: others have what it does not use, and what goes with a mapping."""
-    keep = 32 * MIB
-    total, before = stat("total_bytes"), stat("limits_bytes")
-    half = (total - before) // 2 // MIB + 1
-    one = Box(next(NAMES), half)
-    first, mapping = mapped(one, keep)
-    second, more = mapped(one, keep)
-    used = one.used
-    command(f"destroy {one.name}")
-    time.sleep(0.3)
-    assert (one.used, stat("limits_bytes")) == (used, before + used)
-    with Box(next(NAMES), half) as other, other.client() as rm:
-        assert rm.gpu().alloc_vidmem(keep)[0] == 0
-    more.close()
-    until(lambda: one.used == used - keep)
-    assert stat("limits_bytes") == before + used - keep
-    mapping.close()
-    until(lambda: not one.there())
-    assert stat("limits_bytes") == before
-    first.close()
-    second.close()
+def reads(mapping: mmap.mmap) -> bool:
+    """False: a process that does is killed."""
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        os._exit(mapping[0] & 0)
+    status = os.waitpid(pid, 0)[1]
+    assert status in (0, signal.SIGBUS)
+    return status == 0
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["and-files", "alone"])
+def test_mappings_of_destroyed_containers_keep_nothing(closed: bool):
+    """When destroy returns, name, slot, limit and memory are free, however often."""
+    name, places = next(NAMES), PROC / "0/max_inst"
+    before, most, taken = stat("limits_bytes"), places.read_text(), fb_used()
+    with contextlib.ExitStack() as held:
+        held.callback(places.write_text, most)
+        places.write_text("2\n")
+        for _ in range(4):
+            one = Box(name, 64)
+            rm, mapping = mapped(one, 32 * MIB)
+            held.enter_context(mapping)
+            if closed:
+                rm.close()
+            else:
+                held.callback(rm.close)
+            assert one.used == 32 * MIB
+            assert reads(mapping)
+            command(f"destroy {name}")
+            assert not one.there()
+            assert (stat("limits_bytes"), stat("ended_bytes"), fb_used()) == (before, 0, taken)
+            assert not reads(mapping)
+        lines = ended()
+        assert len(lines) == 4
+        assert all(line.startswith(f"{name} cookie=0x") and line.endswith(" gpu=0:0") for line in lines)
+    until(lambda: not ended())
 
 
 NEWPID = 0x20000000
@@ -259,6 +275,9 @@ def test_others_call_while_one_stalls_in_its_own_memory(what: str):
             command(f"destroy {name}")
             assert time.monotonic() - begin < 10
             assert box.there(), "until its process ends"
+            with pytest.raises(OSError) as caught:
+                command(f"create {name} gpu=0 memsize={64 * MIB}")
+            assert caught.value.errno == errno.EBUSY
         until(lambda: not box.there())
 
 

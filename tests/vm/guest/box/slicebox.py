@@ -37,6 +37,11 @@ def command(text: str) -> None:
         os.close(fd)
 
 
+def ended() -> list[str]:
+    """The lines of destroyed containers of which something is held."""
+    return (PROC / "ended").read_text().splitlines()
+
+
 NODES = Path("/dev/cgpu")
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slicebox import CLIENTS, MIB, PROC, REPO, Box, command, fb_used, nvclient, result, until
+from slicebox import CLIENTS, MIB, PROC, REPO, Box, command, ended, fb_used, nvclient, result, until
 
 pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
@@ -142,7 +142,7 @@ def test_uvm_mapping_outlives_the_client(box):
 
 @pytest.mark.checked
 def test_mapping_outlives_every_file(box):
-    """alloc, mmap, close every fd: charged until unmapped; destroy waits for that, visibly."""
+    """alloc, mmap, close every fd: charged until unmapped, or until the end of the container, with which it goes."""
     rm = box.client()
     gpu = rm.gpu()
     handle = alloc(gpu, 64)
@@ -161,11 +161,15 @@ def test_mapping_outlives_every_file(box):
     time.sleep(0.3)
     assert box.used == 64 * MIB
     command(f"destroy {box.name}")
-    assert "state=dying" in next(line for line in Box.listed() if line.startswith(box.name))
-    assert box.used == 64 * MIB
-    ctypes.memset(address, 1, 4096)  # still the tenant's
+    assert not box.there()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        ctypes.memset(address, 1, 4096)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGBUS
     assert libc.munmap(address, 64 * MIB) == 0
-    until(lambda: not box.there())
+    until(lambda: not ended())
 
 
 @pytest.mark.checked

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, Box, clean_box, fb_used, until
+from sharebox import stat
+from slicebox import MIB, Box, clean_box, command, ended, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.attached
@@ -44,7 +45,7 @@ def test_charged_until_its_last_fd_is_closed(box: Box, gpu: nv.Gpu):
 
 
 def test_it_outlives_its_maker(box: Box):
-    """Over a socket into a process outside: the container stays until it is closed there."""
+    """Over a socket into a process outside: charged to the container until it is closed there."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if not pid:
@@ -60,6 +61,34 @@ def test_it_outlives_its_maker(box: Box):
     assert box.used == 8 * MIB
     os.close(fd)
     until(lambda: box.used == 0)
+
+
+def test_of_a_destroyed_container_its_memory_is_the_cards(box: Box):
+    """Nothing takes it away. Name and slot are free, and what it holds is shown, and room for nobody else."""
+
+    def account() -> list[int]:
+        return [stat(key) for key in ("limits_bytes", "used_bytes", "ended_bytes")]
+
+    name, before, taken = "de" * 32, account(), fb_used()
+    with Box(name, 64) as one, one.client() as client:
+        gpu = client.gpu(0)
+        status, fd = gpu.export_dmabuf(gpu.alloc_vidmem(8 * MIB)[1], size=8 * MIB)
+        assert (status, gpu.alloc_vidmem(MIB)[0]) == (0, 0)
+        command(f"destroy {name}")
+        assert not one.there()
+    assert account() == [value + 8 * MIB for value in before]
+    assert fb_used() == taken + 8 * MIB
+    (line,) = ended()
+    assert line.startswith(f"{name} cookie=0x")
+    assert line.endswith(f" gpu=0:{8 * MIB}")
+    room = (stat("total_bytes") - stat("limits_bytes")) // MIB
+    with pytest.raises(OSError):
+        Box(name, room + 1)
+    with Box(name, room) as other, other.client() as client:
+        assert client.gpu(0).alloc_vidmem(8 * MIB)[0] == 0
+    os.close(fd)
+    until(lambda: not ended())
+    assert (account(), fb_used()) == (before, taken)
 
 
 def test_only_memory_of_the_container(box: Box, gpu: nv.Gpu):

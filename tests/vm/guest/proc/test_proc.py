@@ -63,6 +63,7 @@ ROWS = table()
 NAME = rb"(?!\.{1,2}\n?$)[!-.0-<>-~]{0,128}\n?"
 FORMATS = {
     "default_memsize": DECIMAL,
+    "ended": r"([!-~]+ cookie=0x[0-9a-f]+ dir=[0-9a-f]{12} gpu=\d+:\d+(,\d+:\d+)*\n)*",
     "inst_ctl": r"([!-~]+ cookie=0x[0-9a-f]+ dir=[0-9a-f]{12} major=\d+ ctl=\d+ uvm=\d+ state=(live|dying) "
     r"gpu=\d+:\d+(,\d+:\d+)*\n)*",
     "upgrade": r"(\d+\.\d+\.\d+\n)+(last: [!-~]+ (0|-\d+) [ -~]+\n)?",
@@ -226,7 +227,7 @@ def places(row: Row) -> list[Path]:
 
 def test_table_is_read() -> None:
     """All documented nodes are rows: a typing error in the page must not switch a test off."""
-    assert len(ROWS) == 26
+    assert len(ROWS) == 27
     assert {row.path for row in ROWS} >= {"default_memsize", "inst_ctl", "upgrade", "version", "N/policy", "N/C/weight"}
 
 
@@ -537,6 +538,13 @@ def test_cookie_and_twice(create: Create) -> None:
     write(PROC / "inst_ctl", f"destroy {name} cookie={0xABCDEF}")
     destroy(name)  # once more while it is dying is no error
     assert refused(PROC / "inst_ctl", f"destroy {name}") == "ENOENT"
+
+
+def test_a_name_is_free_when_destroy_returns() -> None:
+    name = fresh_id()
+    for _ in range(30):
+        write(PROC / "inst_ctl", f"create {name} gpu=0 memsize={64 * MIB}")
+        write(PROC / "inst_ctl", f"destroy {name}")
 
 
 def test_a_file_kept_open_outlives_its_container(create: Create) -> None:
