@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 import yaml
+from blocks import marked
 from cluster import NODES
 from deployed import DEPLOY, REPO, Policy, folded, kustomized, named, rendered, rendered_texts
 from fake_api import FakeApi
 
 from cgpu_kube import annotations as keys
-from cgpu_kube import api
+from cgpu_kube import api, pods
 from cgpu_kube.installer import act, command, host
 from cgpu_kube.installer.act import Acting
 from cgpu_kube.installer.host import Done, StepFailed
 from cgpu_kube.installer.plan import CONDITION, Host, Image, Refused, Step, install, remove
+from cgpu_kube.node.host import FOREIGN, MODES
 
 KERNEL = "6.1.0-49-amd64"
 BARE = Host(kernel=KERNEL)
@@ -347,26 +349,64 @@ def test_its_pods(kubectl: Path) -> None:
     assert rule == {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}
 
 
+def takes(daemon_set: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether it has a pod on a node with these labels, as kube-scheduler reads its affinity."""
+    affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+    def holds(one: dict[str, Any]) -> bool:
+        if one["operator"] == "Exists":
+            return one["key"] in labels
+        is_in = labels.get(one["key"]) in one["values"]
+        return is_in if one["operator"] == "In" else not is_in
+
+    return any(all(holds(one) for one in term["matchExpressions"]) for term in terms)
+
+
+def test_two_commands_bring_a_bare_node_to_its_first_pod(helm: Path) -> None:
+    """Those of the page: what they make, by the chart, and what the pod of kubernetes.md then asks for. What the
+    installer does is in tests/vm/guest/lifecycle/test_without_packages.py."""
+    install_line, label_line = marked((REPO / "docs/user/kubernetes-node.md").read_text())["two-commands"]
+    values: dict[str, Any] = {}
+    for setting in re.findall(r"--set (\S+)", install_line):
+        path, _, text = setting.partition("=")
+        *folders, last = path.split(".")
+        folder = values
+        for name in folders:
+            folder = folder.setdefault(name, {})
+        folder[last] = {"true": True, "false": False}.get(text, text)
+    objects = named(rendered(helm, values))
+    labels = dict([label_line.split()[-1].split("=")])
+    for name, image in (("cgpu-install", "cgpu-node"), ("cgpu-node", "cgpu-kube")):
+        found = objects["DaemonSet", name]
+        assert takes(found, labels) and not takes(found, {}), name
+        (one,) = found["spec"]["template"]["spec"]["containers"]
+        assert one["image"].startswith(f"REGISTRY/{image}:"), name
+    assert not [key for key in objects if key[0] == "Deployment"], "nothing waits for certificates"
+    first = yaml.safe_load(manifests((REPO / "docs/user/kubernetes.md").read_text())[0])
+    assert objects["RuntimeClass", first["spec"]["runtimeClassName"]]["handler"] == "nvidia"
+    (main,) = first["spec"]["containers"]
+    need = pods.needs(first)
+    assert need is not None and need.gpus == 1 and main["resources"]["limits"].keys() == {keys.GPU_MEM}
+
+
+def manifests(text: str) -> list[str]:
+    """The manifests of a page."""
+    return re.findall(r"^```\n(apiVersion: .*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 def test_a_node_is_of_one_of_the_two(kubectl: Path) -> None:
     """By its labels."""
     objects = named(kustomized(kubectl, INSTALLER))
-    (term,) = objects["DaemonSet", "cgpu-install"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]["nodeSelectorTerms"]
     assert objects["DaemonSet", "cgpu-remove"]["spec"]["template"]["spec"]["nodeSelector"] == {
         "cgpu.io/install": "remove"
     }
 
-    def chosen(labels: dict[str, str]) -> bool:
-        def holds(one: dict[str, Any]) -> bool:
-            is_in = labels.get(one["key"]) in one["values"]
-            return is_in if one["operator"] == "In" else not is_in
-
-        return all(holds(one) for one in term["matchExpressions"])
-
-    mode = {"ack.node.gpu.schedule": "cgpu"}
-    assert chosen(mode) and not chosen({}) and not chosen({"ack.node.gpu.schedule": "mig"})
-    assert not chosen({**mode, "cgpu.io/install": "no"}) and not chosen({**mode, "cgpu.io/install": "remove"})
+    installer = objects["DaemonSet", "cgpu-install"]
+    for mode in (*MODES, *FOREIGN, ""):
+        assert takes(installer, {keys.MODE_LABEL: mode} if mode else {}) == (mode in MODES), mode
+    for word in ("no", "remove"):
+        assert not takes(installer, {keys.MODE_LABEL: "cgpu", "cgpu.io/install": word})
 
 
 def test_it_writes_its_own_node(objects: dict) -> None:
