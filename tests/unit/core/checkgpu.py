@@ -67,7 +67,8 @@ class CheckGpu(Thread):
         for tenant in self.tenants.values():
             if now < tenant.on_until:
                 return tenant.slot
-        runs = [t for t in self.tenants.values() if t.slot in self.allowed() and t.busy(now)]
+        allowed = self.allowed()
+        runs = [t for t in self.tenants.values() if t.slot in allowed and t.busy(now)]
         parts = [t.tsgs * self.slices.get(t.slot, DEFAULT_US) for t in runs]
         # Where in the hardware's round it is, is as good as random at six samples a second.
         return self.rng.choices(runs, parts)[0].slot if runs else IDLE
@@ -105,9 +106,8 @@ class CheckGpu(Thread):
                 slot = self.rng.choice([*self.tenants, IDLE, FOREIGN])
             self.samples.append((int(self.sample_at), slot))
             self.sample_at += PERIOD * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
-        for slot in self.tenants:
-            if self.turn.t.held_mask >> slot & 1:
-                self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - self.turn.now) / MS
+        for slot in slots(self.turn.t.held_mask) & set(self.tenants):
+            self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - self.turn.now) / MS
         self.turn.now = int(to)
 
     def poll(self):

@@ -18,7 +18,12 @@ MS = 1_000_000
 
 
 def slots(mask: int) -> set[int]:
-    return {i for i in range(32) if mask >> i & 1}
+    found = set()
+    while mask:
+        rest = mask & mask - 1
+        found.add((mask ^ rest).bit_length() - 1)
+        mask = rest
+    return found
 
 
 class CoreError(Exception):
@@ -43,6 +48,9 @@ class Turn:
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_controls(self.t, controls, now)
         self.t.switch_ns = switch_us * 1000
+        # A read through cffi takes a microsecond, and the simulated GPUs look at every slot at every step.
+        each, first = ffi.sizeof("struct cgpu_sched_entity"), ffi.offsetof("struct cgpu_sched_entity", "channels")
+        self._channels = memoryview(ffi.buffer(self.t.slot)).cast("I")[first // 4 :: each // 4]
         self.t.timeslice_default_us = 1024  # of the GPUs in simgpu.py
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
@@ -122,7 +130,7 @@ class Turn:
         return out
 
     def opened_mask(self):
-        return sum(1 << i for i in range(C.CGPU_SLOTS) if self.t.slot[i].channels)
+        return sum(1 << i for i, channels in enumerate(self._channels) if channels)
 
     def shares(self, length_ms):
         """Part of the wall time in which each slot could run, alone or not."""
@@ -131,6 +139,9 @@ class Turn:
             for slot in running:
                 got[slot] = got.get(slot, 0) + ms / length_ms
         return got
+
+
+EVENT = ffi.typeof("struct cgpu_step_event *")
 
 
 class Thread:
@@ -146,7 +157,7 @@ class Thread:
         return ffi.new("struct cgpu_step *")
 
     def tell(self, kind, **what):
-        event = ffi.new("struct cgpu_step_event *", {"kind": kind, "now_ns": self.turn.now, **what})
+        event = ffi.new(EVENT, {"kind": kind, "now_ns": self.turn.now, **what})
         lib.cgpu_sched_step(self.turn.t, self.check, self.step, event)
 
     def plan(self):

@@ -91,37 +91,42 @@ class DemandGpu(Thread):
         return self.turn.now - self.began
 
     def _choose(self) -> int | None:
+        on = self.on
+        if on is not None and self.slice_left > 0 and self.real >> on & 1 and self.loads[on].busy:
+            return on
         ready = [i for i, load in self.loads.items() if self.real >> i & 1 and load.busy]
-        if self.on in ready and self.slice_left > 0:
-            return self.on
-        later = [i for i in ready if self.on is None or i > self.on]
+        later = [i for i in ready if on is None or i > on]
         chosen = (later or ready or [None])[0]
         if chosen is not None:
             us = self.set_us.get(chosen) or self.timeslice_us
             self.slice_left = us * US * max(1, self.turn.t.slot[chosen].tsgs)
         return chosen
 
-    def _unchanged_ns(self, until: int) -> int:
+    def _unchanged_ns(self, now: int, until: int) -> int:
         """Whole ticks until @until, an arrival, the end of the work under way or of its timeslice."""
-        now = self.time_ns
-        lengths = [load.due_ns() for load in self.loads.values()]
-        lengths = [due - now for due in lengths if due is not None]
-        lengths.append(until - self.turn.now)
+        first = until
+        for load in self.loads.values():
+            due = load.due_ns()
+            if due is not None and due < first:
+                first = due
+        length = first - now
         if self.on is not None:
             left = self.loads[self.on].left_ns()
-            lengths += [self.slice_left] if left is None else [self.slice_left, left]
-        return max(1, -(-min(lengths) // TICK_NS)) * TICK_NS
+            length = min(length, self.slice_left) if left is None else min(length, self.slice_left, left)
+        return max(1, -(-length // TICK_NS)) * TICK_NS
 
     def pass_to(self, until: int) -> None:
+        loads = self.loads.values()
         while self.turn.now < until:
-            for load in self.loads.values():
-                load.arrive(self.time_ns)
+            now = self.time_ns
+            for load in loads:
+                load.arrive(now)
             self.on = self._choose()
-            length = self._unchanged_ns(until)
+            length = self._unchanged_ns(now, until - self.began)
             if self.on is not None:
-                self.loads[self.on].run(self.time_ns, length)
+                self.loads[self.on].run(now, length)
                 self.slice_left -= length
-            elif any(load.busy for load in self.loads.values()):
+            elif any(load.busy for load in loads):
                 self.idle_ns += length
             self.turn.now += length
 
@@ -146,11 +151,11 @@ class DemandGpu(Thread):
     def poll(self) -> None:
         self.polls += 1
         self.read_ns = self.turn.now
-        for load in self.loads.values():
-            load.arrive(self.time_ns)  # a tick begins with what arrives in it
-        known = sum(1 << i for i in self.loads if self.known(i))
-        shown = self.loads if self.frozen_shows else [i for i in self.loads if self.real >> i & 1]
-        busy = sum(1 << i for i in shown if self.loads[i].busy)
+        now, known, busy = self.time_ns, 0, 0
+        for i, load in self.loads.items():
+            load.arrive(now)  # a tick begins with what arrives in it
+            known |= bool(self.known(i)) << i
+            busy |= (load.busy and (self.frozen_shows or bool(self.real >> i & 1))) << i
         self.tell(lib.CGPU_STEP_EVENT_READ, known=known, busy=busy)
 
     def run(self, length_ms: float) -> DemandGpu:

@@ -67,8 +67,9 @@ class SimGpu(Thread):
         for i in running:
             s = turn.t.slot[i]
             pull[i] = s.tsgs * (s.timeslice_us or 1024)
+        total = sum(pull.values())
         for i in running:
-            self.got[i] = self.got.get(i, 0) + length * pull[i] / sum(pull.values())
+            self.got[i] = self.got.get(i, 0) + length * pull[i] / total
 
     def call(self, mask: int, thaw: bool, done: int) -> int:
         """One control call per container of @mask; gives what was acknowledged."""
