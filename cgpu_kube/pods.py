@@ -290,7 +290,7 @@ def _choice(pod: Object) -> Choice:
         raise Refused(str(error)) from error
 
 
-def _nv_needs(pod: Object) -> PodNeed:
+def _nv_needs(pod: Object) -> PodNeed | None:
     """By HAMi's resources, where amounts are of each GPU, and by NVIDIA's annotation. A container with GPUs and no
     amount has all of their memory."""
     texts = (pod.get("metadata") or {}).get("annotations")
@@ -327,6 +327,8 @@ def _nv_needs(pod: Object) -> PodNeed:
     if len(counts) > 1:
         told = ", ".join(f"{count} ({name})" for count, name in sorted(counts.items()))
         raise Refused(f"containers ask for different numbers of {NV_GPU}: {told}; each GPU of a pod is for all of them")
+    if not found:  # gpucores of 0 alone
+        return None
     return _checked(PodNeed(tuple(found), next(iter(counts)), _choice(pod), names=notes.NAMES, is_plain=is_plain(pod)))
 
 

@@ -259,6 +259,19 @@ async def test_a_whole_gpu_of_nvidias_plugin_is_no_concern() -> None:
         assert {i: load.units for i, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 79}
 
 
+async def test_no_cores_of_no_gpu_ask_for_nothing() -> None:
+    """`nvidia.com/gpucores: 0` alone, also of a pod that is on a node already: the ones after it are counted."""
+    async with Cluster(nv_node()) as cluster:
+        found = named({NV_CORES: 0}, {})
+        assert pods.needs(found) is None and pods.counted(found) is None
+        assert (await cluster.filter(found))["NodeNames"] == ["n1"]
+        found["spec"]["nodeName"] = "n1"
+        cluster.put(found)
+        after = cluster.put(simple("q", 6))
+        assert await cluster.schedule(after) == ""
+        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
+
+
 async def test_a_later_annotation_widens_nothing() -> None:
     """The extender has counted 4 GiB; its next life reads the same, whatever the author has written since."""
 
