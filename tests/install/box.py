@@ -67,6 +67,16 @@ NOT_OURS = (
 #: What an administrator enables by hand, and where each of them is wanted then.
 BY_HAND = ("cgpu-kube.service", "cgpu-mps@GPU-1.service", "cgpu-mps@GPU-2.service")
 WANTED = "/etc/systemd/system/multi-user.target.wants"
+FIND_BY_HAND = "find /etc/systemd -name 'cgpu-kube*' -o -name 'cgpu-mps*'"
+WITNESS = """#!/bin/sh
+echo "$* $([ -e %s ] && echo there || echo gone)" >>/tmp/asked
+case "$*" in *able*) SYSTEMD_OFFLINE=1 exec systemctl.real "$@" ;; esac
+"""
+#: What systemctl is asked for then, before their files go.
+STOPPED_BY_HAND = {
+    "--quiet disable cgpu-kube.service cgpu-mps@.service there",
+    "stop cgpu-kube.service cgpu-mps@*.service there",
+}
 
 
 class Box:
@@ -121,6 +131,25 @@ class Box:
     def enable_by_hand(self) -> None:
         self.must(f"systemctl enable {' '.join(BY_HAND)}")
         self.must(" && ".join(f"test -L {WANTED}/{unit}" for unit in BY_HAND))
+
+    def check_units_by_hand(self, unit: str, update: str, remove: str) -> None:
+        """An update leaves the links of units that were enabled by hand, and what runs; a removal stops and disables
+        them while @unit, one of their files, is there: the links would outlive the files."""
+        self.enable_by_hand()
+        enabled = self.must(FIND_BY_HAND)
+        self.witness_systemctl(unit)
+        self.must(update)
+        assert self.must(FIND_BY_HAND) == enabled
+        assert not STOPPED_BY_HAND & set(self.must("cat /tmp/asked").splitlines())
+        self.must(remove)
+        assert self.must(FIND_BY_HAND) == ""
+        assert set(self.must("cat /tmp/asked").splitlines()) >= STOPPED_BY_HAND
+
+    def witness_systemctl(self, unit: str) -> None:
+        """From now on systemctl logs its arguments in /tmp/asked, and whether the file of @unit is there. It enables
+        and disables, and starts and stops nothing: the box has no systemd."""
+        self.must("mkdir -p /run/systemd/system && mv /usr/bin/systemctl /usr/bin/systemctl.real")
+        self.must('printf %s "$script" >/usr/bin/systemctl && chmod 755 /usr/bin/systemctl', script=WITNESS % unit)
 
     def add_kernel(self, kernel: str) -> str:
         """A kernel of build/kernels with its headers; its release."""

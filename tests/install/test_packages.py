@@ -79,6 +79,12 @@ def test_what_cannot_be_taken_out_is_named_and_its_record_stays(box: Box) -> Non
     assert json.loads(box.must(f"cat {record}"))["before"] == BEFORE
 
 
+def test_units_enabled_by_hand_go_with_the_package(box: Box) -> None:
+    box.check_units_by_hand(
+        unit="/lib/systemd/system/cgpu-kube.service", update=f"dpkg -i {DAEMON}", remove="dpkg --remove cgpu"
+    )
+
+
 def test_a_configuration_that_the_daemon_refuses_is_said_at_the_update(box: Box) -> None:
     box.must("echo 'lease_s = \"soon\"' >/etc/cgpu/cgpu.toml")
     said = box.must(f"dpkg -i {DAEMON}")

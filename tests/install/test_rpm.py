@@ -101,3 +101,15 @@ def test_nothing_is_left(on: Installed) -> None:
     assert left == set()
     assert on.box.run("find /lib/modules /var/lib/dkms -name '*.ko*' | grep .").stdout == ""
     assert "cgpu" not in on.box.must("dkms status")
+
+
+def test_units_enabled_by_hand_go_with_the_package() -> None:
+    """In a box of its own, without the modules."""
+    daemon = RPMS.split()[0]
+    with Box() as box:
+        box.must(f"mkdir -p /var/lib/rpm && rpm {DB} --initdb && rpm {DB} -i --nodeps {daemon}")
+        box.check_units_by_hand(
+            unit="/usr/lib/systemd/system/cgpu-kube.service",
+            update=f"rpm {DB} -U --force --nodeps {daemon}",
+            remove=f"rpm {DB} -e --nodeps cgpu",
+        )
