@@ -39,9 +39,10 @@ class MpsOverlap(Rule):
 
 
 class Plain8(Rule):
-    """Timeslices that never change: 8.192 ms for each TSG with high priority, an eighth of it for the others.
+    """Timeslices that never change: 8.192 ms for each TSG of the favoured ones, an eighth of it for the others.
 
-    What an administrator could set without any daemon, if the driver's tools let one.
+    Favoured are those with high priority, where there are none those of the greatest weight. What an administrator
+    could set without any daemon, if the driver's tools let one.
     """
 
     name = "timeslices-8-1"
@@ -50,12 +51,17 @@ class Plain8(Rule):
     weights = False
     LONG_US, PARTS = 8192, 8
 
+    @staticmethod
+    def rank(one: Container) -> tuple[bool, int]:
+        return one.highprio, one.weight
+
     @classmethod
     def fits(cls, containers: Sequence[Container]) -> bool:
-        return any(one.highprio for one in containers) and not all(one.highprio for one in containers)
+        return len({cls.rank(one) for one in containers}) > 1
 
     def opened(self, number: int) -> None:
-        self.gpu.set_timeslice(number, self.LONG_US // (1 if self.containers[number].highprio else self.PARTS))
+        favoured = self.rank(self.containers[number]) == max(map(self.rank, self.containers))
+        self.gpu.set_timeslice(number, self.LONG_US // (1 if favoured else self.PARTS))
         super().opened(number)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import scenarios
 import sched_sim
-from beside import RULES, MpsOverlap, TallyPriority, TgsRateControl
+from beside import RULES, MpsOverlap, Plain8, TallyPriority, TgsRateControl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rivals import Rule
@@ -46,6 +46,15 @@ def test_kernels_at_once_have_more_than_one_gpu_together(count: int, each: float
     assert [100 * ns / gpu.now for ns in gpu.busy()] == [pytest.approx(each, abs=0.1)] * count
     assert sum(gpu.held()) == gpu.now, "each holds an equal part"
     assert gpu.switching_ns == gpu.idle_loss_ns == 0
+
+
+def test_plain_timeslices_favour_the_greatest_weight_where_none_has_high_priority() -> None:
+    light, heavy, high = replace(BUSY, name="light"), replace(BUSY, name="heavy", weight=9), replace(HIGH, weight=1)
+    held = after(Plain8, light, heavy).held()
+    assert held[1] / held[0] == pytest.approx(8, rel=0.05)
+    assert Plain8.fits((high, heavy)) and not Plain8.fits((light, replace(light, name="other")))
+    held = after(Plain8, high, heavy, light).held()
+    assert held[1] == pytest.approx(held[2], rel=0.05), "beside high priority a weight is nothing"
 
 
 def test_alone_the_overlap_costs_nothing() -> None:

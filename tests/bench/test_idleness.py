@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """docs/reference/policies.md, section 9: time unused while a container sleeps, and its wait when it wakes.
 
-And section 3: the gain of a busy container from another that leaves the GPU.
+And docs/develop/scheduler.md: the gain of a busy container from another that leaves the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.turns import Turns
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/policies.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "reference/policies.md").read_text()
 A100 = profile("a100")
 SECONDS = 30
 
@@ -32,10 +33,11 @@ def part_of_the_busy(card: str, other: Container) -> float:
 
 
 def test_what_the_page_says_of_overlaps() -> None:
-    """Section 3: the use of time that one container leaves while both can run."""
-    section = " ".join(PAGE.split("\n### How exact")[1].split("\n## 4. ")[0].split())
+    """The use of time that one container leaves while both can run."""
+    page = (DOCS / "develop/scheduler.md").read_text()
+    section = " ".join(page.split("\n## What the account does not see")[1].split("\n## ")[0].split())
     short, idle = Container("short", kernel_us=100, depth=1), Container("idle", kernel_us=500, on_ms=1, off_ms=1e6)
-    deep = re.search(r"at 5 ms it has ([\d.]+) % of its part", section)
+    deep = re.search(r"at 5 ms ([\d.]+) % of its part", section)
     assert deep
     over = re.search(r"up to ([\d.]+) % more than its part at 5 ms \(H200; A100 ([\d.]+)\)", section)
     assert over
