@@ -183,7 +183,8 @@ out:
 }
 
 /* Remove the mapping from the table so that it is uncharged once; its memory is pinned until then.
- * Of several mappings that the tenant gave one name it is the smallest.
+ * Of several mappings that the tenant gave one name it is the smallest. Not of memory that is being freed: the
+ * driver unmaps it with the memory, and an unmap that it refuses for that would show the place again.
  */
 static struct ckm_cpu_map *take_locked(struct ckm_container *ct, u32 client, u32 memory, u64 at)
 {
@@ -191,18 +192,23 @@ static struct ckm_cpu_map *take_locked(struct ckm_container *ct, u32 client, u32
 	const struct cgpu_core_ops *core;
 	struct ckm_cpu_map *found;
 	struct rb_node *node;
+	bool live;
 
 	lockdep_assert_held(&ct->rm_lock);
 	node = rb_find_first(&name, &ct->cpu_maps, compare_name);
 	if (!node)
 		return NULL;
 	found = rb_entry(node, struct ckm_cpu_map, node);
+	core = ckm_core_enter();
+	live = core->mem.tree_is_live(&found->memory->core);
+	if (live)
+		core->mem.tree_pin(&found->memory->core);
+	ckm_core_leave();
+	if (!live)
+		return NULL;
 	rb_erase(&found->node, &ct->cpu_maps);
 	list_del(&found->of);
 	ct->maps--;
-	core = ckm_core_enter();
-	core->mem.tree_pin(&found->memory->core);
-	ckm_core_leave();
 	return found;
 }
 

@@ -187,15 +187,33 @@ static void walk(struct ckm_container *ct, const struct cgpu_obj *root, u64 owne
 	mutex_unlock(&ct->view_lock);
 }
 
+/* Memory that is being freed: nothing maps or unmaps it, and no file with a view of it is released under the lock,
+ * so its list does not change.
+ */
+static void end_own(struct ckm_container *ct, const struct ckm_obj *memory)
+{
+	struct ckm_cpu_map *map;
+
+	mutex_lock(&ct->view_lock);
+	list_for_each_entry(map, &memory->cpu_maps, of) {
+		if (map->view)
+			set_ended(map->view, true);
+		cond_resched();
+	}
+	mutex_unlock(&ct->view_lock);
+}
+
 void ckm_views_end(struct ckm_container *ct, const struct cgpu_obj *root)
 {
-	bool none;
+	bool none, leaf;
 
 	mutex_lock(&ct->rm_lock);
-	none = list_empty(&ct->views) || (!root->child &&
-	       list_empty(&container_of(root, struct ckm_obj, core)->cpu_maps));
+	none = list_empty(&ct->views);
+	leaf = !root->child;
 	mutex_unlock(&ct->rm_lock);
-	if (!none)
+	if (leaf)
+		end_own(ct, container_of(root, struct ckm_obj, core));
+	else if (!none)
 		walk(ct, root, 0);
 }
 

@@ -331,7 +331,7 @@ struct nvsim_params {
 	unsigned int fb_mib_count;
 	int gpus, ctx_mib, video, video_ctx_kib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
-	int ctx_ms, close_ms, missing_ms, tables_kib, channel_ids, trace;
+	int ctx_ms, close_ms, missing_ms, unmap_ms, tables_kib, channel_ids, trace;
 	int fault_nth, fault_times, fault_kind, gone, asleep;
 	uint fault_cmd;
 	struct engine_rules rules;

@@ -2,6 +2,7 @@
 /* The resource manager: clients, the object tree, and the escapes that reach it. */
 #include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/delay.h>
 #include <linux/hashtable.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
@@ -396,6 +397,8 @@ NV_STATUS nvsim_rm_escape(nv_state_t *nv, nv_file_private_t *nvfp, u32 cmd, void
 					    escapes[i].size, size);
 			return NV_ERR_INVALID_ARGUMENT;
 		}
+		if (nvsim.unmap_ms > 0 && (cmd == NV_ESC_RM_FREE || cmd == NV_ESC_RM_UNMAP_MEMORY))
+			msleep(nvsim.unmap_ms);
 		escapes[i].fn(&sec, arg);
 		return NV_OK;
 	}

@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -95,6 +97,24 @@ def test_the_neighbours_memory_by_a_mapping_that_is_kept(view: View, neighbour: 
         assert view.seen() == 0
     with pytest.raises(OSError):
         view.node.mmap(LENGTH)
+
+
+def test_the_neighbours_memory_by_an_unmap_beside_the_free(
+    view: View, neighbour: Box, personality: Callable[..., None]
+):
+    """It begins before the driver has freed the memory, and fails after that: the view stays gone."""
+    personality(unmap_ms=400)
+    free = threading.Thread(target=view.ends_by, args=("memory",))
+    free.start()
+    time.sleep(0.2)
+    assert view.rm.unmap_memory(view.gpu.device, view.memory, view.address)
+    free.join()
+    personality(unmap_ms=0)
+    with neighbour.client() as client:
+        gpu = client.gpu(0)
+        for _ in range(4):
+            gpu.map_cpu(gpu.alloc_vidmem(LENGTH)[1], LENGTH).write32(0, SECRET)
+        assert view.seen() == 0
 
 
 def test_other_mappings_stay(view: View):
