@@ -187,6 +187,8 @@ def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | Non
         return
     there = _slots_on(gpu, containers)
     holders = [f"{_name(container, names)} {-(-slot.limit // MIB)} MiB" for container, slot in there]
+    if (held := limits - sum(slot.limit for _, slot in there)) > 0:
+        holders.append(f"destroyed containers {-(-held // MIB)} MiB (/proc/cgpu_km/ended names them)")
     if room < gpu.total_mib:
         holders.append(f"the driver and what runs outside of containers {gpu.total_mib - room} MiB")
     times = f" (overcommit {gpu.overcommit} %)" if gpu.overcommit != 100 else ""

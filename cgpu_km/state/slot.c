@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the slots of a GPU and the sum of their limits. Takes gpu->lock. */
 #include <linux/ktime.h>
+#include <linux/slab.h>
 
 #include "core_ref.h"
+#include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/slot.h"
@@ -29,6 +31,48 @@ static int add_to_sched(struct ckm_slot *slot, const struct ckm_slot_request *re
 	}
 	ckm_core_leave();
 	return ret;
+}
+
+/* A line of the kernel log holds about a thousand characters. */
+#define HOLDERS_MAX	800
+
+static size_t add_holder(char *text, size_t len, const char *words, const struct ckm_container *ct, u64 bytes)
+{
+	return len + scnprintf(text + len, HOLDERS_MAX - len, "%s %s%s %llu MiB", len ? "," : "", words, ct->dir,
+			       bytes / CGPU_MIB);
+}
+
+/* Whose memory, slots and weight a container that was refused would have needed. */
+static void say_holders(struct ckm_gpu *gpu, const struct ckm_container *refused, const char *why)
+{
+	char *text = kzalloc(HOLDERS_MAX, GFP_KERNEL);
+	struct cgpu_sched_view view;
+	struct ckm_container *ct;
+	struct ckm_slot *slot;
+	size_t len = 0;
+	u64 limits;
+	u32 i;
+
+	lockdep_assert_held(&ckm_lock);
+	if (!text)
+		return;
+	spin_lock(&gpu->lock);
+	ckm_gpu_view_locked(gpu, &view);
+	limits = gpu->limits_bytes;
+	for (i = 0; i < CGPU_SLOTS; i++)
+		if (gpu->slot[i])
+			len = add_holder(text, len, "", gpu->slot[i]->ct, gpu->slot[i]->ledger.limit_bytes);
+	list_for_each_entry(ct, &ckm_ended, node) {
+		slot = ckm_container_slot_of(ct, gpu->index);
+		if (slot && slot->ledger.used_bytes)
+			len = add_holder(text, len, "destroyed ", ct, slot->ledger.used_bytes);
+	}
+	spin_unlock(&gpu->lock);
+	pr_notice_ratelimited("container %s refused: %s. GPU %u: %llu of %llu MiB, %u of %u instances, %u of their weight free; held by%s\n",
+			      refused->dir, why, gpu->index, limits / CGPU_MIB,
+			      ckm_gpu_most_bytes(gpu, gpu->overcommit_pct) / CGPU_MIB, view.instances,
+			      view.max_inst, view.free_weight, len ? text : " none");
+	kfree(text);
 }
 
 int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,
@@ -63,6 +107,8 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 			slot->ct->dir, gpu->index);
 out:
 	spin_unlock(&gpu->lock);
+	if (ret == -ENOSPC)
+		say_holders(gpu, slot->ct, *why);
 	return ret;
 }
 

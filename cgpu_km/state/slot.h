@@ -22,7 +22,8 @@ struct ckm_slot_request {
  * @cookie: of the container, not 0
  * @why: set to the reason of an error, a sentence
  *
- * Sleeps; takes gpu->lock.
+ * Sleeps; takes gpu->lock; caller holds ckm_lock. After -ENOSPC the kernel log has a line with what each container
+ * on the GPU holds.
  *
  * Return: 0. -EINVAL: limit, weight, priority or ceiling out of range. -ENOSPC: no memory, weight
  * or instance left on the GPU. Or another error of core/sched_config.c.

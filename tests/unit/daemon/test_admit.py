@@ -110,6 +110,13 @@ def test_memory_names_the_holders() -> None:
     assert "c" * 12 not in text
 
 
+def test_what_is_held_of_destroyed_containers_is_named() -> None:
+    there = [holder("a", 8000), holder("b", 4000)]
+    text = sentence(Request(ALL, (6,), 15), [gpu(limits=12008 * MIB)], there)
+    assert "bbbbbbbbbbbb 4000 MiB, destroyed containers 8 MiB (/proc/cgpu_km/ended names them)" in text
+    assert "destroyed" not in sentence(Request(ALL, (6,), 15), [gpu(limits=12000 * MIB)], there)
+
+
 def test_a_dying_container_holds_what_it_has_in_the_kernel() -> None:
     there = [holder("a", 15000, dying=True, used=100)]
     assert "aaaaaaaaaaaa (dying) 15000 MiB" in sentence(Request(ALL, (6,), 15), [gpu()], there)

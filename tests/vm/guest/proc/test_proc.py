@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
@@ -538,6 +539,17 @@ def test_cookie_and_twice(create: Create) -> None:
     write(PROC / "inst_ctl", f"destroy {name} cookie={0xABCDEF}")
     destroy(name)  # once more while it is dying is no error
     assert refused(PROC / "inst_ctl", f"destroy {name}") == "ENOENT"
+
+
+def test_a_refusal_names_who_holds_the_card(create: Create, kernel_log: Any) -> None:
+    one = create(memsize=96 * MIB, weight=2)
+    kernel_log.news()
+    total = int(stats(GPU)["total_bytes"])
+    assert refused(PROC / "inst_ctl", f"create {fresh_id()} gpu=0 memsize={total}") == "ENOSPC"
+    assert refused(PROC / "inst_ctl", f"create {fresh_id()} gpu=0 memsize={MIB} weight=20") == "ENOSPC"
+    lines = [line for line in kernel_log.news().splitlines() if f" {one.name} 96 MiB" in line]
+    assert ["would exceed its memory" in line for line in lines] == [True, False]
+    assert all(f" of {total // MIB} MiB, " in line and " instances, " in line for line in lines)
 
 
 def test_a_name_is_free_when_destroy_returns() -> None:
