@@ -77,7 +77,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		u32 low = (v->corunnable | t->hold_mask) & ~v->high & v->opened;
 
 		v->corun = v->policy->slices ? 1 : count(low);
-		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
+		v->ts_scale = cgpu_prio_ts_scale(t, low);
 	}
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
 	v->expected = v->exclusive && cgpu_prio_is_expected(t, v->awake, &v->left_ns);
@@ -215,6 +215,9 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	if (bounded && v->policy->slices && !v->policy->fixed_round &&
 	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, v->ts_scale, &v->left_ns))
 		return run_high(t, v, bounded);
+	/* Each period leaves the others their part: beside high priority they get as little as can be. */
+	if (bounded && !v->policy->fixed_round)
+		v->ts_scale = CGPU_PRIO_TS_SCALE_MAX;
 	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)
 		return throttled ? v->low : v->corunnable | v->high;

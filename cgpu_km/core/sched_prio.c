@@ -19,7 +19,6 @@
 #define LONG_MIN_US	1000u
 #define SHORT_US	512u
 #define SHORT_MIN_US	200u
-#define TS_SCALE_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
 /* Where the run state is known: high priority waits for one of the others' when it wakes, and goes
  * on for so long when it works.
@@ -406,29 +405,26 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 /**
  * cgpu_prio_ts_scale() - by how much high-priority timeslices are longer than usual
  * @t: the scheduler
- * @group: those without highprio that may run beside them
- * @corun: how many of @group run at once: all, or 1, each in its turn
+ * @group: those without highprio that may run beside them, each in its turn
  *
  * Where those beside them have so many TSGs that the shortest timeslices are more than
  * SHORT_US in all, the long ones grow with that. In powers of two: a TSG that comes or goes
  * is seldom a call for others'.
  *
- * Return: 1 to TS_SCALE_MAX.
+ * Return: 1 to CGPU_PRIO_TS_SCALE_MAX.
  */
-u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun)
+u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group)
 {
 	u32 round_us = 0, ts_scale = 1;
 
 	for (; group; group &= group - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(group)];
-		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, corun, 1);
+		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, 1, 1);
 
-		if (corun > 1)
-			round_us += us;
-		else if (us > round_us)
+		if (us > round_us)
 			round_us = us;
 	}
-	while (ts_scale < TS_SCALE_MAX && round_us > ts_scale * SHORT_US)
+	while (ts_scale < CGPU_PRIO_TS_SCALE_MAX && round_us > ts_scale * SHORT_US)
 		ts_scale *= 2;
 	return ts_scale;
 }

@@ -9,6 +9,7 @@
 #include "sched_gpu.h"
 
 #define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
+#define CGPU_PRIO_TS_SCALE_MAX	8u	/* 64 ms */
 
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
@@ -38,7 +39,7 @@ bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns);
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
-u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun);
+u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group);
 u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
 u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
 				 bool alternates);

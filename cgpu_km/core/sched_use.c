@@ -20,16 +20,16 @@
 #define LOOK_NS		250000000ull	/* another thread takes them */
 
 /**
- * cgpu_use_begin() - the credit is full
+ * cgpu_use_begin() - the credit is full, and the first sample that finds high priority idle confirms it
  * @t: the scheduler, of which none has opened the GPU
  *
- * High priority begins at the timeslices that it has when it uses little, and by what it then uses it keeps or loses
- * them. Only where samples come: the first one enables it.
+ * Until then periods hold high priority: taken to use little it would have more than its ceiling for seconds, if it
+ * always works.
  */
 void cgpu_use_begin(struct cgpu_sched *t)
 {
 	t->use_credit = CGPU_USE_MOST;
-	t->use_little = 1;
+	t->use_little = 0;
 }
 
 /* Nothing is known of what it used meanwhile. */
@@ -70,7 +70,7 @@ void cgpu_use_note(struct cgpu_sched *t, u32 thawed, u32 on, u64 at_ns)
 	u32 low = t->weighted_mask[0] & t->opened_mask, high = t->weighted_mask[1] & t->opened_mask;
 	u32 used = on & (high ? high & thawed : ~low);
 	u32 may = t->prio_ratio - (t->use_little ? 0 : MARGIN_PERCENT);
-	u32 most = t->use_spread || t->use_little ? CGPU_USE_MOST : UNSPREAD;
+	u32 most = t->use_spread || t->use_little || t->use_credit > UNSPREAD ? CGPU_USE_MOST : UNSPREAD;
 
 	if (t->prio_budgeted)
 		return;

@@ -264,7 +264,7 @@ def test_highprio_leaves_the_others_their_part():
     assert 0.7 <= sim.got[high] / total <= 0.805
 
 
-@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.72), (3, 0.72), (4, 0.72), (5, 0.79), (64, 0.79)])
+@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.78), (3, 0.78), (4, 0.775), (5, 0.79), (64, 0.79)])
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED, SOFT])
 def test_processes_do_not_take_from_highprio(policy, tsgs, least):
     """Few run beside it, at the shortest timeslice each; many do not, and have what the ceiling leaves."""
@@ -347,7 +347,7 @@ def test_a_highprio_that_resists_takes_no_turn_of_the_others(prio_ratio, resists
     _, a, b = turn.add(highprio=1, channels=1), turn.add(channels=1), turn.add(channels=1)
     sim = Stubborn(turn, STEADY)
     sim.run(20_000)
-    assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.02)
+    assert (sim.got[a] - sim.got[b]) / sum(sim.got.values()) == pytest.approx(0, abs=0.0025)
 
 
 def test_control_calls_per_second():

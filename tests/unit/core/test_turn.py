@@ -365,25 +365,27 @@ def test_a_crowd_waits_while_highprio_may_run(policy):
     assert crowd in beside()
 
 
-# policy, TSGs of the others -> timeslice of one with high priority
+# policy, prio_ratio, TSGs of the others -> timeslice of one with high priority
 LONG_US = [
-    (PREEMPT, [1, 1, 1, 1], 8192),
-    (PREEMPT, [2], 8192),
-    (PREEMPT, [3], 16_384),
-    (PREEMPT, [1, 4], 16_384),
-    (PREEMPT, [1, 5], 8192),
-    (SOFT, [1, 1], 8192),
-    (SOFT, [1, 1, 1, 1], 16_384),
-    (SOFT, [4, 4, 4], 65_536),
-    (SOFT, [1] * 20, 65_536),
-    (SOFT, [4] * 20, 65_536),
+    (FIXED, 80, [1, 1, 1, 1], 8192),
+    (FIXED, 80, [2], 8192),
+    (FIXED, 80, [3], 16_384),
+    (FIXED, 80, [1, 4], 16_384),
+    (FIXED, 80, [1, 5], 8192),
+    (PREEMPT, 95, [1, 1, 1, 1], 8192),
+    (PREEMPT, 95, [2], 8192),
+    (PREEMPT, 80, [1, 1, 1, 1], 65_536),
+    (PREEMPT, 95, [1, 5], 65_536),
+    (SOFT, 95, [1, 1], 65_536),
+    (SOFT, 95, [4] * 20, 65_536),
 ]
 
 
-@pytest.mark.parametrize(("policy", "tsgs", "want_us"), LONG_US)
-def test_highprio_timeslices_grow_with_the_others_round(policy, tsgs, want_us):
-    """The round of those that may run beside it: sixteen times as long, in powers of two and not without end."""
+@pytest.mark.parametrize(("policy", "prio_ratio", "tsgs", "want_us"), LONG_US)
+def test_highprio_timeslices(policy, prio_ratio, tsgs, want_us):
+    """Sixteen times the round of those that may run beside it, in powers of two; where periods hold it the longest."""
     turn = Turn(policy, slice_ms=10, max_inst=25)
+    turn.set("prio_ratio", prio_ratio)
     high = turn.add(highprio=1, channels=1)
     for count in tsgs:
         turn.add(1, channels=count)
