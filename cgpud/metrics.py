@@ -191,6 +191,11 @@ GPU_FIGURES = (
     Figure("cgpu_gpu_memory_limits_bytes", "Sum of the containers' limits.", _gpu_stat("limits_bytes")),
     Figure("cgpu_gpu_memory_used_bytes", "Sum of what the containers are charged.", _gpu_stat("used_bytes")),
     Figure(
+        "cgpu_gpu_memory_ended_bytes",
+        "Part of it that is held of destroyed containers: /proc/cgpu_km/ended.",
+        _gpu_stat("ended_bytes"),
+    ),
+    Figure(
         "cgpu_gpu_memory_driver_used_bytes",
         "In use by the driver's own account; 0 while no container exists.",
         _gpu_stat("driver_used_bytes"),

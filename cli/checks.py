@@ -391,6 +391,9 @@ def stale(facts: Facts) -> Finding:
     if dying:
         text = f"destroyed, but a call has not returned: {', '.join(dying)}"
         return Finding(name, WARNING, text, "cgpu ps names the processes; fuser -v /dev/cgpu/*")
+    if held := sum(gpu.stat.get("ended_bytes", 0) for gpu in facts.snapshot.gpus):
+        text = f"{-(-held >> 20)} MiB of destroyed containers are held by dma-bufs or mappings of other processes"
+        return Finding(name, WARNING, text, "/proc/cgpu_km/ended names them; lsof | grep -e dmabuf -e nvidia")
     return Finding(name, OK, f"none of {len(facts.snapshot.containers)}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 
 from cgpu_cli import checks, daemon, doctor, node, ways
 from cgpu_cli.edit import TOOLKIT
@@ -254,6 +254,12 @@ def test_a_dying_container_is_stale(tree: Tree) -> None:
     tree.listed(inst_line(ID1, 1, "dying"), inst_line(ID2, 7))
     found = checks.stale(replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root)))))
     assert (found.status, ID1[:12] in found.text) == (WARNING, True)
+
+
+def test_memory_of_destroyed_containers_is_stale(tree: Tree) -> None:
+    tree.gpu(0, stat=f"ended_bytes {3 * MIB + 1}")
+    found = checks.stale(replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root)))))
+    assert (found.status, found.text.startswith("4 MiB of destroyed containers")) == (WARNING, True)
 
 
 # ---- the facts ----

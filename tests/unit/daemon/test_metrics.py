@@ -43,7 +43,7 @@ GPU_STAT = (
     "control freeze\ncontrol_p50_us 250\ncontrol_p99_us 5200\ncontrol_max_us 9000\ncontrol_calls 1000\n"
     "control_failed 2\n"
     f"turns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\ndriver_used_bytes {900 * MIB}\n"
-    f"unattributed_bytes {132 * MIB}"
+    f"unattributed_bytes {132 * MIB}\nended_bytes {4 * MIB}"
 )
 
 
@@ -148,6 +148,7 @@ GPU_EXPECTED = {
     "memory_total_bytes": 15109 * MIB,
     "memory_limits_bytes": 14101 * MIB,
     "memory_used_bytes": 768 * MIB,
+    "memory_ended_bytes": 4 * MIB,
     "memory_driver_used_bytes": 900 * MIB,
     "memory_unattributed_bytes": 132 * MIB,
     "memory_context_bytes": 32 * MIB,
