@@ -171,7 +171,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 test-driver: modules tools driver nvidia ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_icount, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_pair|driver_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's own kernel driver, in a machine with a simulated card: build/forward.json; STEPS='smi walk limit ratio'

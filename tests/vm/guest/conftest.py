@@ -4,7 +4,7 @@
 These tests run inside the virtual machine (`make test-vm`), as root. A test
 bears the marker of the kind of boot it needs (`bare`, `icount`, `long`, `docker`,
 `engines`, `kube`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`, `driver`,
-`driver_two`, `driver_icount`) or none, and `needs` for what not every machine
+`driver_two`, `driver_pair`, `driver_icount`) or none, and `needs` for what not every machine
 has (harness/machine.py: NEEDS). On a debug kernel the ordinary tests run except
 `stock_only` ones; the special boots are stock, and there only `debug_ok` tests
 run.
@@ -36,6 +36,7 @@ SPECIAL = (
     "cuda_icount",
     "driver",
     "driver_two",
+    "driver_pair",
     "driver_icount",
 )
 

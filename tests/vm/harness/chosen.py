@@ -16,7 +16,7 @@ from pathlib import Path
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 
 #: Kinds of boot that User-Mode Linux cannot be: NVIDIA's own modules with a PCI card, kprobes on allocators.
-QEMU_KINDS = ("driver", "driver_two", "driver_icount", "long")
+QEMU_KINDS = ("driver", "driver_two", "driver_pair", "driver_icount", "long")
 
 KINDS = (
     *("plain", "bare", "icount", "docker", "engines", "systemd", "kube", "cuda", "cuda_nvcc", "cuda_icount"),

@@ -38,6 +38,7 @@ KINDS = {
     "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},
     "driver": DRIVER | {"chips": "TU104"},
     "driver_two": DRIVER | {"chips": "TU104,GA100"},
+    "driver_pair": DRIVER | {"chips": "TU104,TU104"},
     "driver_icount": DRIVER | {"chips": "TU104", "icount": True, "cpus": 1},
     "systemd": ENGINES | {"systemd": True, "daemon": False},
 }

@@ -10,9 +10,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import docker_box as d
 
@@ -21,6 +21,8 @@ sys.path.insert(0, str(d.REPO / "tests/demo"))
 from measure import Progress, rate, whole_rounds
 
 __all__ = ["Progress", "rate", "whole_rounds"]
+
+Seen = TypeVar("Seen")
 
 IMAGE = "cgpu-cuda"
 BRANCH = os.environ.get("NVIDIA", "")
@@ -76,6 +78,25 @@ def walk(*before: str, steps: Iterable[str] = (), timeout: float = 600) -> dict[
     said: dict[str, Any] = json.loads(done.stdout)
     assert not said["stalled"], f"the step {said['stalled']} does not end: {said['results']}"
     return said
+
+
+def peers(dev: str, what: str, look: Callable[[], Seen]) -> Seen:
+    """look() while tests/cuda/peers, run as `what` in the nodes of a container, has memory on both its GPUs.
+
+    Each of its calls must succeed and the copied data must arrive.
+    """
+    argv = [*in_nodes(dev, gpus=2), str(d.BUILD / "cuda/peers"), what]
+    run = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = run.stdout.readline()
+    seen = look()
+    rest, errors = run.communicate("\n", timeout=300)
+    assert line, errors
+    said = json.loads(line)
+    assert {name: result for name, result in said["steps"].items() if result} == {"can access": 1}, (line, errors)
+    assert said["held"], line
+    assert set(json.loads(rest)["after"].values()) == {0}, rest
+    assert run.returncode == 0, errors
+    return seen
 
 
 def changed(bare: dict[str, int], sliced: dict[str, int]) -> dict[str, tuple[int | None, int | None]]:

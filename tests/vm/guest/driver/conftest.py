@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The card without cgpu; each test leaves its memory as before. At the end build/driver.json, as build/rm.json.
 
-It has the outcome of every boot with this driver so far: one, two and exact time, 550 and 535.
+It has the outcome of every boot with this driver so far: one, two, a pair and exact time, 550 and 535.
 """
 
 from __future__ import annotations

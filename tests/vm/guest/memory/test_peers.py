@@ -3,43 +3,31 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, PROC, Box, command, fb_used, until
+from peers_box import DISABLE, ENABLE, NAMES, NO_NUMBER, NV_ERR_INVALID_DEVICE, PAIR, Pair, access, shared_space
+from slicebox import MIB, Box, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.gpus(2), pytest.mark.once, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "9e" * 26 for n in itertools.count(0x9E0000000000))
 CAPS, MATRIX, P2P = 0x127, 0x13A, 0x503B
-ENABLE, DISABLE = 29, 30
-PAIR, SELF, NO_NUMBER = 0x47, 0x67, 0xFFFFFFFF
-NV_ERR_INVALID_DEVICE = 0x26
+SELF = 0x67
 LIMIT_MIB = 64
 KIB = 1 << 10
 
 
-class Both:
-    """A container with GPUs 0 and 1 and one client of it."""
+class Both(Pair):
+    """With one client of the container."""
 
     def __init__(self) -> None:
-        self.name = next(NAMES)
-        command(f"create {self.name} gpu=0,1 memsize={LIMIT_MIB * MIB},{LIMIT_MIB * MIB}")
-        self.dev = f"/dev/cgpu/{self.name[:12]}"
+        super().__init__(LIMIT_MIB)
         self.rm = nv.Client(self.dev)
         self.first, self.second = self.rm.gpu(0), self.rm.gpu(1)
-
-    def stat(self, key: str, gpu: int = 0) -> int:
-        text = (PROC / str(gpu) / self.name[:12] / "stat").read_text()
-        return int(dict(line.split() for line in text.splitlines())[key])
-
-    def used(self) -> tuple[int, int]:
-        return self.stat("used_bytes"), self.stat("used_bytes", gpu=1)
 
     def peers(self, one: int, other: int, *more: int, parent: int | None = None, handle: int = 0):
         """NV50_P2P with these subdevices, and the further words of its parameters: (status, handle, words after)."""
@@ -52,30 +40,12 @@ class Both:
 @pytest.fixture
 def both() -> Iterator[Both]:
     before = fb_used(0), fb_used(1)
-    both = Both()
-    try:
-        yield both
-    finally:
-        both.rm.close()
-        until(lambda: both.used() == (0, 0))
-        command(f"destroy {both.name}")
+    with Both() as both:
+        try:
+            yield both
+        finally:
+            both.rm.close()
     until(lambda: (fb_used(0), fb_used(1)) == before)
-
-
-def shared_space(space: nv.Space, other: nv.Gpu) -> nv.Uvm:
-    """The address space's nvidia-uvm file, with an address space of the other GPU too."""
-    params = nv.in_branch(nv.CLASS_VASPACE, nv.VaspaceParams(flags=nv.VASPACE_FLAGS), other.rm.branch)
-    status, vaspace = other.rm.alloc(nv.CLASS_VASPACE, other.device, params)
-    nv.check("RM_ALLOC(0x90f1)", status)
-    nv.check("UVM_REGISTER_GPU", space.uvm.register_gpu(other.uuid))
-    nv.check("UVM_REGISTER_GPU_VASPACE", space.uvm.register_vaspace(other.uuid, other.rm, vaspace))
-    return space.uvm
-
-
-def access(uvm: nv.Uvm, call: int, one: nv.Gpu, other: nv.Gpu) -> int:
-    params = bytearray(one.uuid + other.uuid + bytes(4))
-    assert uvm.raw(call, params) == 0
-    return int.from_bytes(params[32:], "little")
 
 
 # ---- which GPUs can be peers ----
