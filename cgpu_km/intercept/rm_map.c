@@ -22,6 +22,7 @@
 struct mapping {
 	struct ckm_rm_call *rc;
 	struct ckm_cpu_map *map;	/* until it is inserted */
+	u32 device;			/* by the tenant's call */
 };
 
 /* Without a device: the driver only requires that there is one. */
@@ -62,6 +63,7 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	struct ckm_container *ct = call->backing->ct;
 	struct ckm_cpu_map *map = m->map;
 
+	put32(arg, NVOS33_H_DEVICE, m->device);
 	if (get32(arg, NVOS33_STATUS) != NV_OK)
 		return;
 	map->linear = get64(arg, NVOS33_LINEAR);
@@ -133,6 +135,28 @@ static u32 hold_device(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 	return NV_ERR_PARENT;
 }
 
+/* Let the driver map by the device above the memory. By another device or subdevice it ends the mapping when that is
+ * freed, and gives the place in BAR1 to the next one, while memory and view are alive.
+ */
+static u32 map_by_own_device(struct ckm_rm_call *rc, const struct cgpu_obj *memory, const struct cgpu_obj *by)
+{
+	struct ckm_container *ct = rc->call->backing->ct;
+	const struct cgpu_obj *own = memory->parent;
+	u32 status = NV_ERR_PARENT;
+
+	if (by->kind != CGPU_KIND_DEVICE && by->kind != CGPU_KIND_SUBDEVICE)
+		return NV_ERR_PARENT;
+	mutex_lock(&ct->rm_lock);
+	while (own && own->kind != CGPU_KIND_DEVICE)
+		own = own->parent;
+	if (own && own->gpu == memory->gpu) {
+		put32(rc->call->top, NVOS33_H_DEVICE, own->hobject);
+		status = NV_OK;
+	}
+	mutex_unlock(&ct->rm_lock);
+	return status;
+}
+
 /* Only the container's own memory may be mapped; it is pinned meanwhile. */
 long ckm_rm_map_memory(struct ckm_rm_call *rc)
 {
@@ -141,7 +165,7 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
 					   get32(top, NVOS33_H_MEMORY));
 	struct cgpu_obj *device = NULL;
-	struct mapping m = { .rc = rc };
+	struct mapping m = { .rc = rc, .device = get32(top, NVOS33_H_DEVICE) };
 	struct ckm_slot *slot;
 	u32 status;
 	long ret;
@@ -162,6 +186,12 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 		m.map = new_map(slot, obj, top);
 		if (!m.map) {
 			ret = ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
+			goto out;
+		}
+		status = map_by_own_device(rc, obj, device);
+		if (status != NV_OK) {
+			ckm_cpu_map_drop(m.map);
+			ret = ckm_rm_answer(rc, status);
 			goto out;
 		}
 		rc->call->post = post_map;

@@ -128,6 +128,21 @@ def test_memory_is_freed_under_its_mappings(machine):
     assert client.unmap_memory(gpu.device, memory, address) == nv.NV_ERR_OBJECT_NOT_FOUND
 
 
+def test_a_mapping_goes_with_the_subdevice_that_made_it(machine):
+    """And its memory lives on. The module lets RM map by the memory's own device (rm_map.c)."""
+    client = machine.client()
+    gpu = client.gpu()
+    status, memory = gpu.memory(MIB)
+    assert status == 0
+    status, _, address = client.map_memory(gpu.subdevice, memory, MIB, card=0)
+    assert status == 0
+    assert client.free(gpu.subdevice, gpu.device) == 0
+    assert client.unmap_memory(gpu.device, memory, address) == nv.NV_ERR_OBJECT_NOT_FOUND
+    status, _, address = client.map_memory(gpu.device, memory, MIB, card=0)
+    assert status == 0
+    assert client.unmap_memory(gpu.device, memory, address) == 0
+
+
 def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     """The next allocation has the page while the GPU reads and writes it: the module frees the channel first."""
     mine, other = some_machine.client(), some_machine.client()

@@ -11,7 +11,7 @@
 
 struct nvbar1 {
 	struct list_head link;		/* nvgpu.bar1_maps: nvsim_api_lock */
-	const struct nvobj *of;		/* goes with it; compared only */
+	const struct nvobj *of, *by;	/* memory and device or subdevice: goes with either; compared only */
 	u64 at, bytes;			/* @at: what the calls name it by */
 	pid_t tgid;			/* the driver finds it for this process only */
 	struct list_head place;		/* nvgpu.bar1_windows */
@@ -95,7 +95,7 @@ struct page *nvsim_bar1_page(struct nvgpu *gpu, u64 window)
 }
 
 /* @window: the page of BAR1 at which @off is seen. */
-NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at, u64 *window)
+NV_STATUS nvsim_bar1_map(const struct nvobj *o, const struct nvobj *by, u64 off, u64 len, u64 *at, u64 *window)
 {
 	struct nvgpu *gpu = o->mem->gpu;
 	u64 page = clamp_t(u64, o->mem->page_size, SZ_64K, SZ_2M), bytes;
@@ -109,6 +109,7 @@ NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at, u64 *
 	if (!m)
 		return NV_ERR_NO_MEMORY;
 	m->of = o;
+	m->by = by;
 	m->tgid = task_tgid_nr(current);
 	m->bytes = bytes;
 	if (!place(gpu, m)) {
@@ -170,12 +171,13 @@ bool nvsim_bar1_rename(const struct nvobj *o, u64 old, u64 at)
 	return m;
 }
 
-void nvsim_bar1_forget(const struct nvobj *o)
+/* What RM keeps in the back references of a device or subdevice goes with that, too. */
+void nvsim_bar1_forget(struct nvgpu *gpu, const struct nvobj *o)
 {
 	struct nvbar1 *m, *next;
 
 	lockdep_assert_held_write(&nvsim_api_lock);
-	list_for_each_entry_safe(m, next, &o->mem->gpu->bar1_maps, link)
-		if (m->of == o)
-			drop(o->mem->gpu, m);
+	list_for_each_entry_safe(m, next, &gpu->bar1_maps, link)
+		if (m->of == o || m->by == o)
+			drop(gpu, m);
 }

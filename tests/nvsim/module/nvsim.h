@@ -547,13 +547,13 @@ NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
 
 /* bar1.c */
 u64 nvsim_bar1_size(void);
-NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at, u64 *window);
+NV_STATUS nvsim_bar1_map(const struct nvobj *o, const struct nvobj *by, u64 off, u64 len, u64 *at, u64 *window);
 void nvsim_bar1_show(nv_file_private_t *fp);
 void nvsim_bar1_hide(nv_file_private_t *fp);
 struct page *nvsim_bar1_page(struct nvgpu *gpu, u64 window);
 bool nvsim_bar1_unmap(const struct nvobj *o, u64 at);
 bool nvsim_bar1_rename(const struct nvobj *o, u64 old, u64 at);
-void nvsim_bar1_forget(const struct nvobj *o);
+void nvsim_bar1_forget(struct nvgpu *gpu, const struct nvobj *o);
 
 /* event.c */
 extern struct mutex nvsim_event_lock;

@@ -488,7 +488,7 @@ void nvsim_obj_destroy(struct nvobj *o)
 		break;
 	case NVT_MEMORY:
 		if (o->mem->loc == NVLOC_FB)
-			nvsim_bar1_forget(o);
+			nvsim_bar1_forget(o->mem->gpu, o);
 		nvmem_put(o->mem);
 		break;
 	case NVT_TSG:
@@ -498,7 +498,11 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvsim_chan_destroy(o->chan);
 		break;
 	case NVT_DEVICE:
+		nvsim_bar1_forget(o->gpu, o);
 		nvas_put(o->default_as);
+		break;
+	case NVT_SUBDEVICE:
+		nvsim_bar1_forget(o->gpu, o);
 		break;
 	case NVT_EVENT:
 		nvsim_event_destroy(o);
@@ -507,7 +511,6 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvsim_peers_destroy(o->peers);
 		break;
 	case NVT_VIDEO:
-	case NVT_SUBDEVICE:
 	case NVT_ENGOBJ:
 	case NVT_BINAPI:
 	case NVT_DEBUGGER:

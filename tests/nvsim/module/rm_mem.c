@@ -316,7 +316,7 @@ static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, u64 window, bool
 void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 {
 	struct nvclient *c;
-	struct nvobj *o;
+	struct nvobj *o, *by;
 	struct nvmem *m;
 	u64 at = 0, window = 0;
 
@@ -326,7 +326,8 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 	if (!c)
 		goto out;
 	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
-	if (!o || !nvsim_obj_find_type(c, p->hDevice, PARENTS | NVT_BIT(NVT_CLIENT))) {
+	by = nvsim_obj_find_type(c, p->hDevice, PARENTS | NVT_BIT(NVT_CLIENT));
+	if (!o || !by) {
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 		goto out;
 	}
@@ -336,7 +337,7 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 	else if (c->tgid != task_tgid_nr(current))
 		p->status = NV_ERR_INVALID_CLIENT;
 	else if (m->loc == NVLOC_FB)
-		p->status = nvsim_bar1_map(o, p->offset, p->length, &at, &window);
+		p->status = nvsim_bar1_map(o, by, p->offset, p->length, &at, &window);
 	else
 		at = 0x100000000000ull + m->addr + p->offset;
 	if (p->status == NV_OK)

@@ -36,12 +36,13 @@ def box(neighbour: Box) -> Iterator[Box]:
 class View:
     """Video memory, mapped by a file that stays open."""
 
-    def __init__(self, gpu: nv.Gpu):
+    def __init__(self, gpu: nv.Gpu, by: int = 0):
+        """@by: the device or subdevice that the call names; 0: the memory's own device."""
         self.gpu, self.rm = gpu, gpu.rm
         status, self.memory = gpu.alloc_vidmem(LENGTH)
         assert status == 0
         self.node = gpu.open_node()
-        status, self.address = self.rm.map_memory(self.node, gpu.device, self.memory, LENGTH)
+        status, self.address = self.rm.map_memory(self.node, by or gpu.device, self.memory, LENGTH)
         assert status == 0
         self.mapping = self.node.mmap(LENGTH)
         self.mapping.write32(0, MINE)
@@ -99,10 +100,24 @@ def test_the_neighbours_memory_by_a_mapping_that_is_kept(view: View, neighbour: 
         view.node.mmap(LENGTH)
 
 
+def test_the_neighbours_memory_by_a_mapping_whose_subdevice_is_freed(box: Box, neighbour: Box):
+    """The memory lives on, and by the memory's own device its mapping does, too."""
+    with box.client() as rm, neighbour.client() as client:
+        gpu, theirs = rm.gpu(0), client.gpu(0)
+        view = View(gpu, gpu.subdevice)
+        assert rm.free(gpu.subdevice, gpu.device) == 0
+        for _ in range(4):
+            theirs.map_cpu(theirs.alloc_vidmem(LENGTH)[1], LENGTH).write32(0, SECRET)
+        assert view.seen() == 1
+        view.ends_by("unmap")
+        assert view.seen() == 0
+        view.close()
+
+
 def test_the_neighbours_memory_by_an_unmap_beside_the_free(
     view: View, neighbour: Box, personality: Callable[..., None]
 ):
-    """It begins before the driver has freed the memory, and fails after that: the view stays gone."""
+    """The unmap begins before the memory is freed and is refused after it: the view stays gone."""
     personality(unmap_ms=400)
     free = threading.Thread(target=view.ends_by, args=("memory",))
     free.start()
