@@ -35,7 +35,7 @@
 static u64 last_serial;			/* ckm_lock */
 static DECLARE_WAIT_QUEUE_HEAD(removals);
 
-/* What is left of the last container still needs the driver. */
+/* Detach when no container is listed and nothing is held of destroyed ones: what is held needs the driver. */
 static void detach_if_last(void)
 {
 	lockdep_assert_held(&ckm_lock);
@@ -57,7 +57,7 @@ static void remove_container(struct ckm_container *ct)
 	ct->removed = true;
 	list_move_tail(&ct->node, &ckm_ended);
 	ckm_netlink_event(ct, CGPU_EVENT_GONE);
-	if (kref_read(&ct->ref) == 1) {	/* the caller's: nobody can take another */
+	if (kref_read(&ct->ref) == 1) {	/* the caller's, and no other can be taken */
 		list_del_init(&ct->node);
 		detach_if_last();
 	}
@@ -66,8 +66,8 @@ static void remove_container(struct ckm_container *ct)
 	wake_up_all(&removals);
 }
 
-/* No call of the container can run or begin. What holds its files, a mapping, keeps its clients alive in the
- * driver: free them. Where that fails, or a file of theirs is being released, they end with that file.
+/* No call of the container runs or can begin. Mappings keep its files, and so its clients in the driver: free these
+ * clients. A client that the driver refuses to free, or whose file is being released, ends with that file.
  */
 static void end_work(struct work_struct *work)
 {

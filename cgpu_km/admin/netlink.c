@@ -361,7 +361,7 @@ static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 		return -EMSGSIZE;
 	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
-	used = ckm_gpu_used_locked(gpu);
+	used = ckm_slots_used_locked(gpu);
 	limits = gpu->limits_bytes;
 	default_memsize = ckm_gpu_default_memsize_locked(gpu);
 	overcommit = gpu->overcommit_pct;

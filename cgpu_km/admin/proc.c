@@ -70,7 +70,7 @@ static int show_inst_ctl(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-/* What is still charged for containers that were destroyed, to which /proc and names belong no more. */
+/* A line for each destroyed container of which something is held. Its id and directory may be another's by now. */
 static int show_ended(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_container *ct;

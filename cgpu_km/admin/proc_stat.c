@@ -17,6 +17,7 @@
 #include "state/listed.h"
 #include "state/memory.h"
 #include "state/quota.h"
+#include "state/slot.h"
 
 static const char *control_name(u32 controls)
 {
@@ -90,7 +91,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seen = gpu->check->seen;
 	check = gpu->check_state;
 	read_run_state_locked(gpu, &run);
-	used = ckm_gpu_used_locked(gpu);
+	used = ckm_slots_used_locked(gpu);
 	ended = gpu->ended_bytes;
 	for (i = 0; i < CGPU_SLOTS; i++)
 		instances += gpu->slot[i] != NULL;

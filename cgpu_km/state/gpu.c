@@ -6,7 +6,6 @@
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "registry.h"
-#include "state/container.h"
 #include "state/gpu.h"
 
 static unsigned int ctx_reserve_mib = 32;
@@ -51,17 +50,6 @@ void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 		core->sched.slot_view(gpu->sched, sched_id, view);
 		ckm_core_leave();
 	}
-}
-
-u64 ckm_gpu_used_locked(const struct ckm_gpu *gpu)
-{
-	u64 used = gpu->ended_bytes;
-	u32 i;
-
-	lockdep_assert_held(&gpu->lock);
-	for (i = 0; i < CGPU_SLOTS; i++)
-		used += gpu->slot[i] ? gpu->slot[i]->ledger.used_bytes : 0;
-	return used;
 }
 
 /* Start the effect check if it is idle (effect_check.c). Any context. */

@@ -169,9 +169,6 @@ void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view);
 void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 			      struct cgpu_sched_entity_view *view);
 
-/* Bytes charged on the GPU, those of destroyed containers included. Caller holds gpu->lock. */
-u64 ckm_gpu_used_locked(const struct ckm_gpu *gpu);
-
 /* Make the scheduler thread plan again. Any context. */
 void ckm_gpu_kick(struct ckm_gpu *gpu);
 

@@ -42,15 +42,15 @@ static size_t add_holder(char *text, size_t len, const char *words, const struct
 			       bytes / CGPU_MIB);
 }
 
-/* Whose memory, slots and weight a container that was refused would have needed. */
+/* Log what each container on @gpu holds, when @refused found no room. */
 static void say_holders(struct ckm_gpu *gpu, const struct ckm_container *refused, const char *why)
 {
 	char *text = kzalloc(HOLDERS_MAX, GFP_KERNEL);
 	struct cgpu_sched_view view;
 	struct ckm_container *ct;
 	struct ckm_slot *slot;
+	u64 limits, limit, used;
 	size_t len = 0;
-	u64 limits;
 	u32 i;
 
 	lockdep_assert_held(&ckm_lock);
@@ -62,17 +62,33 @@ static void say_holders(struct ckm_gpu *gpu, const struct ckm_container *refused
 	for (i = 0; i < CGPU_SLOTS; i++)
 		if (gpu->slot[i])
 			len = add_holder(text, len, "", gpu->slot[i]->ct, gpu->slot[i]->ledger.limit_bytes);
-	list_for_each_entry(ct, &ckm_ended, node) {
-		slot = ckm_container_slot_of(ct, gpu->index);
-		if (slot && slot->ledger.used_bytes)
-			len = add_holder(text, len, "destroyed ", ct, slot->ledger.used_bytes);
-	}
 	spin_unlock(&gpu->lock);
+	list_for_each_entry(ct, &ckm_ended, node) {	/* as many as tenants like: only what the line has room for */
+		if (len >= HOLDERS_MAX - 1)
+			break;
+		slot = ckm_container_slot_of(ct, gpu->index);
+		if (!slot)
+			continue;
+		ckm_slot_limits(slot, &limit, &used);
+		if (used)
+			len = add_holder(text, len, "destroyed ", ct, used);
+	}
 	pr_notice_ratelimited("container %s refused: %s. GPU %u: %llu of %llu MiB, %u of %u instances, %u of their weight free; held by%s\n",
 			      refused->dir, why, gpu->index, limits / CGPU_MIB,
 			      ckm_gpu_most_bytes(gpu, gpu->overcommit_pct) / CGPU_MIB, view.instances,
 			      view.max_inst, view.free_weight, len ? text : " none");
 	kfree(text);
+}
+
+u64 ckm_slots_used_locked(const struct ckm_gpu *gpu)
+{
+	u64 used = gpu->ended_bytes;
+	u32 i;
+
+	lockdep_assert_held(&gpu->lock);
+	for (i = 0; i < CGPU_SLOTS; i++)
+		used += gpu->slot[i] ? gpu->slot[i]->ledger.used_bytes : 0;
+	return used;
 }
 
 int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,

@@ -5,6 +5,7 @@
 
 #include <linux/types.h>
 
+struct ckm_gpu;
 struct ckm_slot;
 
 struct ckm_slot_request {
@@ -45,5 +46,8 @@ void ckm_slot_channels_changed_locked(struct ckm_slot *slot);
 
 /* Limit and charged memory in bytes. Sleeps; takes gpu->lock. */
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
+
+/* Bytes charged on the GPU, those of destroyed containers included. Caller holds gpu->lock. */
+u64 ckm_slots_used_locked(const struct ckm_gpu *gpu);
 
 #endif
