@@ -48,14 +48,22 @@ class Turn:
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_controls(self.t, controls, now)
         self.t.switch_ns = switch_us * 1000
-        # A read through cffi takes a microsecond, and the simulated GPUs look at every slot at every step.
-        each, first = ffi.sizeof("struct cgpu_sched_entity"), ffi.offsetof("struct cgpu_sched_entity", "channels")
-        self._channels = memoryview(ffi.buffer(self.t.slot)).cast("I")[first // 4 :: each // 4]
         self.t.timeslice_default_us = 1024  # of the GPUs in simgpu.py
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
         check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
         self.cookies = 0
+
+    @property
+    def t(self):
+        return self._t
+
+    @t.setter
+    def t(self, sched):
+        """A read through cffi takes a microsecond, and the simulated GPUs look at every slot at every step."""
+        each, first = ffi.sizeof("struct cgpu_sched_entity"), ffi.offsetof("struct cgpu_sched_entity", "channels")
+        self._t = sched
+        self._channels = memoryview(ffi.buffer(sched.slot)).cast("I")[first // 4 :: each // 4]
 
     def add(self, weight=1, highprio=0, channels=0, tsgs=None):
         self.cookies += 1

@@ -92,7 +92,7 @@ class DemandGpu(Thread):
 
     def _choose(self) -> int | None:
         on = self.on
-        if on is not None and self.slice_left > 0 and self.real >> on & 1 and self.loads[on].busy:
+        if on in self.loads and self.slice_left > 0 and self.real >> on & 1 and self.loads[on].busy:
             return on
         ready = [i for i, load in self.loads.items() if self.real >> i & 1 and load.busy]
         later = [i for i in ready if on is None or i > on]
