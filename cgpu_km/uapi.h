@@ -73,8 +73,8 @@ enum cgpu_genl_cmd {
  */
 enum cgpu_event {
 	CGPU_EVENT_CREATED	= 1,	/* the container was created */
-	CGPU_EVENT_DYING	= 2,	/* destroyed; files or mappings still hold memory */
-	CGPU_EVENT_GONE		= 3,	/* the last reference was dropped, memory returned */
+	CGPU_EVENT_DYING	= 2,	/* destroyed, and its end is not over */
+	CGPU_EVENT_GONE		= 3,	/* ended: id, slots and limits are free; memory may be held still */
 	/* 1/s: an allocation exceeded the limit. PID, ASKED, LIMIT, USED of the first */
 	CGPU_EVENT_REFUSED	= 4,
 	CGPU_EVENT_CHANGED	= 5,	/* limit, weight, priority or ceiling changed */
@@ -174,11 +174,11 @@ enum cgpu_gpu_attr {
 	CGPU_G_DEFAULT_MEMSIZE	= 14,	/* u64 bytes; set, 0: the default of all GPUs */
 	CGPU_G_OVERCOMMIT	= 15,	/* u32 percent of TOTAL: maximum of LIMITS; set */
 	CGPU_G_SLICE_IS_SET	= 16,	/* u32; 0: SLICE_US is derived from the latency */
-	CGPU_G_USED		= 17,	/* u64 bytes charged to its containers */
+	CGPU_G_USED		= 17,	/* u64 bytes charged to its containers and held of destroyed ones */
 	/* u64 bytes free as reported by the driver; absent while not attached */
 	CGPU_G_DRIVER_FREE	= 18,
 	CGPU_G_BORN		= 19,	/* u64; changed: settings were reset to the defaults */
-	/* u64 bytes: sum of its containers' limits, dying ones included */
+	/* u64 bytes: sum of its containers' limits, dying ones included, and what is held of destroyed ones */
 	CGPU_G_LIMITS		= 20,
 };
 

@@ -14,7 +14,8 @@ that hold the memory or weight. The kernel's sums decide; the list of containers
   weight   no weight left: weight 0 and a warning (documented; such a container does not run until an administrator
            writes its weight, except under policy 5); less weight left than requested: refused
 
-A dying container counts until its last file and mapping are gone; the kernel lowers its limit to what it uses.
+A dying container counts until its last call has returned; the kernel lowers its limit to what it uses. What is held of
+destroyed ones counts too.
 """
 
 from __future__ import annotations

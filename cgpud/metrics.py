@@ -165,7 +165,7 @@ SLOT_FIGURES = (
         "cgpu_container_opened", "1: it has a live channel of a graphics, compute or video engine.", _stat("opened")
     ),
     Figure("cgpu_container_enforced", "1: working controls hold it to its policy.", _stat("enforced")),
-    Figure("cgpu_container_dying", "1: destroyed, but still held open.", lambda _gpu, slot: int(slot.dying)),
+    Figure("cgpu_container_dying", "1: destroyed, and its end is not over.", lambda _gpu, slot: int(slot.dying)),
 )
 
 #: Those of a pod's containers once more, by the pod.
@@ -188,8 +188,16 @@ GPU_FIGURES = (
     Figure("cgpu_gpu_max_instances", "Most containers, and slices per round.", lambda gpu: gpu.max_inst),
     Figure("cgpu_gpu_free_weight", "Slices per round that no container has.", lambda gpu: gpu.free_weight),
     Figure("cgpu_gpu_memory_total_bytes", "The card's memory; 0 while not yet known.", _gpu_stat("total_bytes")),
-    Figure("cgpu_gpu_memory_limits_bytes", "Sum of the containers' limits.", _gpu_stat("limits_bytes")),
-    Figure("cgpu_gpu_memory_used_bytes", "Sum of what the containers are charged.", _gpu_stat("used_bytes")),
+    Figure(
+        "cgpu_gpu_memory_limits_bytes",
+        "Sum of the containers' limits, and what is held of destroyed ones.",
+        _gpu_stat("limits_bytes"),
+    ),
+    Figure(
+        "cgpu_gpu_memory_used_bytes",
+        "Sum of what the containers are charged, and what is held of destroyed ones.",
+        _gpu_stat("used_bytes"),
+    ),
     Figure(
         "cgpu_gpu_memory_ended_bytes",
         "Part of it that is held of destroyed containers: /proc/cgpu_km/ended.",

@@ -41,8 +41,8 @@ def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> 
 
 
 def slices(kernel: Iterable[Container], records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The kernel's slices with the pods that a grant named. A claim's is its own, whatever pods share it. `dying`: its
-    containers have ended, and files or mappings of it exist."""
+    """The kernel's slices with the pods that a grant named. A claim's is its own, whatever pods share it. `dying`: it
+    is destroyed, and a call of it has not returned."""
     known = {record.kernel_key: record for record in records if record.pod_uid and record.kernel_key == record.key}
     return [
         {

@@ -191,7 +191,7 @@ def create(
 @as_json_option
 @pass_paths
 def destroy(paths: Paths, container: str, cookie: str | None, as_json: bool) -> None:
-    """Destroy a container; files that are still open keep its memory until they are closed."""
+    """Destroy a container, and wait for its end, 2 s at most. What a dma-buf still holds is in /proc/cgpu_km/ended."""
     number = change.parse_cookie(cookie) if cookie is not None else None
     full_id, dying = change.destroy(paths, container, number)
     tail = ": dying, a call of it has not returned" if dying else ""

@@ -44,7 +44,7 @@ Columns of containers:
   P99      99 of 100 waits for a turn were shorter
   THROT    time out of turn, of the time with the GPU open
   STATE    running, waiting (for its turn), idle (has not opened the GPU),
-           frozen (weight 0), dying (destroyed, still held)
+           frozen (weight 0), dying (destroyed, not yet ended)
   MEMORY   MiB charged / limit; PEAK: most charged
   REFUSED  allocations over the limit
   CALLS    calls refused by the call table

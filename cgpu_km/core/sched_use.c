@@ -20,7 +20,7 @@
 #define LOOK_NS		250000000ull	/* another thread takes them */
 
 /**
- * cgpu_use_begin() - the credit is full, and the first sample that finds high priority idle confirms it
+ * cgpu_use_begin() - the credit is full, and counts once a sample leaves it full
  * @t: the scheduler, of which none has opened the GPU
  *
  * Until then periods hold high priority: taken to use little it would have more than its ceiling for seconds, if it

@@ -33,7 +33,7 @@ root=$top/root
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mkdir -p "$root/lib/modules" # which a machine without a kernel of its own may lack
-rm -f "$root/var/lib/man-db/auto-update" # of the packages' time the index of manual pages was half, and it is not ours
+rm -f "$root/var/lib/man-db/auto-update" # no index of manual pages: half a package's time
 for dir in tmp run lib/modules; do mount -t tmpfs -o mode=755 box "$root/$dir"; done
 chmod 1777 "$root/tmp"
 mkdir -p "$root$repo"

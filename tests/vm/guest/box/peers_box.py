@@ -16,11 +16,12 @@ NV_ERR_INVALID_DEVICE = 0x26
 
 
 class Pair:
-    """with Pair(mib=64) as pair: that much of GPU 0 and of GPU 1. At the end nothing may be charged any more."""
+    """with Pair(64, 128) as pair: so much of GPU 0 and of GPU 1. At the end nothing may be charged any more."""
 
-    def __init__(self, mib: int) -> None:
+    def __init__(self, mib: int, second_mib: int = 0) -> None:
+        """@second_mib: 0: as @mib."""
         self.name = next(NAMES)
-        command(f"create {self.name} gpu=0,1 memsize={mib * MIB},{mib * MIB}")
+        command(f"create {self.name} gpu=0,1 memsize={mib * MIB},{(second_mib or mib) * MIB}")
         self.dev = f"/dev/cgpu/{self.name[:12]}"
 
     def stat(self, key: str, gpu: int = 0) -> int:

@@ -13,7 +13,8 @@ import cuda_box as c
 import docker_box as d
 import nvclient
 import pytest
-from slicebox import MIB, PROC, Box, command, until
+from peers_box import Pair
+from slicebox import MIB, PROC, Box, until
 
 pytestmark = pytest.mark.driver_two
 
@@ -125,33 +126,22 @@ def walked(*before: str) -> dict:
     return c.walk(*before, steps=["context"])
 
 
-@pytest.fixture
-def mixed() -> Iterator[str]:
-    """The nodes of one container on both cards."""
-    name, sizes = "c" * 64, ",".join(str(mib * MIB) for mib in LIMIT_MIB)
-    command(f"create {name} gpu=0,1 memsize={sizes}")
-    try:
-        yield f"/dev/cgpu/{name[:12]}"
-    finally:
-        command(f"destroy {name}")
-        until(lambda: not (PROC / "0" / name[:12]).exists())
-
-
-def test_two_architectures_in_one_container_are_no_peers(mixed, cards, kernel_log):
+def test_two_architectures_in_one_container_are_no_peers(cards, kernel_log):
     """Both cards are there with their limits, each call on them succeeds; as peers the module names the reason."""
-    with nvclient.Client(mixed) as client:
-        gpus = client.gpu(0), client.gpu(1)
-        assert [gpu.uuid for gpu in gpus] == UUIDS
-        assert [gpu.fb_info(nvclient.FB_TOTAL_RAM_SIZE) for gpu in gpus] == [[mib << 10] for mib in LIMIT_MIB]
-        before = [free_bytes(card) for card in cards]
-        assert gpus[1].alloc_vidmem(300 * MIB)[0] == nvclient.NV_OK
-        assert [was - free_bytes(card) for was, card in zip(before, cards, strict=True)] == [0, 300 * MIB]
-        kernel_log.news()
-        status, capabilities, _, numbers = client.p2p_caps(*(gpu.card.gpu_id for gpu in gpus))
-        assert (status, capabilities, set(numbers)) == (nvclient.NV_OK, 0, {0xFFFFFFFF})
-        assert "GPUs of different architectures are no peers" in kernel_log.news()
-    seen = c.walk(*c.in_nodes(mixed, gpus=2), steps=["context"])
-    assert (seen["results"]["init/cuInit"], seen["seen"]["init/devices"]) == (0, 2)
+    with Pair(*LIMIT_MIB) as pair:
+        with nvclient.Client(pair.dev) as client:
+            gpus = client.gpu(0), client.gpu(1)
+            assert [gpu.uuid for gpu in gpus] == UUIDS
+            assert [gpu.fb_info(nvclient.FB_TOTAL_RAM_SIZE) for gpu in gpus] == [[mib << 10] for mib in LIMIT_MIB]
+            before = [free_bytes(card) for card in cards]
+            assert gpus[1].alloc_vidmem(300 * MIB)[0] == nvclient.NV_OK
+            assert [was - free_bytes(card) for was, card in zip(before, cards, strict=True)] == [0, 300 * MIB]
+            kernel_log.news()
+            status, capabilities, _, numbers = client.p2p_caps(*(gpu.card.gpu_id for gpu in gpus))
+            assert (status, capabilities, set(numbers)) == (nvclient.NV_OK, 0, {0xFFFFFFFF})
+            assert "GPUs of different architectures are no peers" in kernel_log.news()
+        seen = c.walk(*c.in_nodes(pair.dev, gpus=2), steps=["context"])
+        assert (seen["results"]["init/cuInit"], seen["seen"]["init/devices"]) == (0, 2)
 
 
 def test_a_freeze_on_one_leaves_the_other(boxes):

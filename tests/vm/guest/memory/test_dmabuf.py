@@ -64,7 +64,7 @@ def test_it_outlives_its_maker(box: Box):
 
 
 def test_of_a_destroyed_container_its_memory_is_the_cards(box: Box):
-    """Nothing takes it away. Name and slot are free, and what it holds is shown, and room for nobody else."""
+    """The dma-buf keeps its memory. Name and slot are free; ended lists the memory, and no other container gets it."""
 
     def account() -> list[int]:
         return [stat(key) for key in ("limits_bytes", "used_bytes", "ended_bytes")]
