@@ -27,7 +27,7 @@ COMMANDS = {
     "destroy": (
         "cgpu_cli.admin",
         "destroy",
-        "Destroy a container; files that are still open keep its memory until they are closed.",
+        "Destroy a container, and wait for its end, 2 s at most. What a dma-buf still holds is in /proc/cgpu_km/ended.",
     ),
     "doctor": ("cgpu_cli.doctor", "doctor", "Check everything that a container's slice needs."),
     "drain": (
