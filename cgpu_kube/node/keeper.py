@@ -321,10 +321,10 @@ class KeptPlugin(Offered):
     def offer(self, devices: Sequence[Device]) -> None:
         self.devices = tuple(devices)
         self.healthy = sum(is_healthy for _, is_healthy in devices)
-        told = {"devices": self.devices, "spread": self.spread, "links": self.links}
-        if self._sent != told:
-            self._sent = told
-            self._link.send({"offer": self.resource, **told, "name": self._name, "apart": self._apart})
+        offered = {"devices": self.devices, "spread": self.spread, "links": self.links}
+        if self._sent != offered:
+            self._sent = offered
+            self._link.send({"offer": self.resource, **offered, "name": self._name, "apart": self._apart})
 
     async def register(self, kubelet: KubeletId) -> None:
         await self._link.ask(register=self.resource, kubelet=kubelet)

@@ -73,7 +73,7 @@ WITNESS = """#!/bin/sh
 echo "$* $([ -e %s ] && echo there || echo gone)" >>/tmp/asked
 case "$*" in *able*) SYSTEMD_OFFLINE=1 exec systemctl.real "$@" ;; esac
 """
-#: What systemctl is asked for then, before their files go.
+#: The calls of systemctl then, before the files of the units go.
 STOPPED_BY_HAND = {
     "--quiet disable cgpu-kube.service cgpu-mps@.service there",
     "stop cgpu-kube.service cgpu-mps@*.service there",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two cards of a kind as peers over PCIe: what RM tells their firmware, and what an engine does on the other card."""
+"""Two cards of a kind as peers over PCIe: what RM sends their firmware, and what an engine does on the other card."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_both_cards_are_told_of_each_other(pair: Rm):
     one, other = client.gpu(0), client.gpu(1)
     pair.seen()
     peers = client.peers(one, other)
-    told = mailboxes(pair)
-    assert [(card, number) for card, number, _ in told] == [
+    sent = mailboxes(pair)
+    assert [(card, number) for card, number, _ in sent] == [
         *((0, SETUP_LOCAL), (1, SETUP_REMOTE), (1, SETUP_LOCAL), (0, SETUP_REMOTE)),
     ]
-    assert {struct.unpack_from("<2I", params) for _, _, params in told} == {(0, 0)}
+    assert {struct.unpack_from("<2I", params) for _, _, params in sent} == {(0, 0)}
     assert client.free(peers, client.handle) == 0
     assert [(card, number) for card, number, _ in mailboxes(pair)] == [(0, DESTROY), (1, DESTROY)]
 
 
 def mailboxes(rm: Rm) -> list[tuple[int, int, bytes]]:
-    """(card, control, parameters) of what RM told the cards of their peers since the last call."""
+    """(card, control, parameters) of what RM sent to the cards about their peers since the last call."""
     rows = [seen for seen in rm.seen() if seen.request == home.CONTROL and SETUP_LOCAL <= seen.number <= DESTROY]
     return [(seen.card, seen.number, seen.params) for seen in rows]
 

@@ -6,7 +6,7 @@
 #include "chip.h"
 #include "engine.h"
 
-/* Bits 2:1 of an entry of a directory, which 0 says is none, and of a page table. */
+/* Bits 2:1 of an entry: in a directory 0 is no table, in a page table 0 is video memory. */
 enum { APERTURE_NONE, APERTURE_FB };
 enum { PAGE_FB, PAGE_PEER };
 #define V3_ADDRESS 0x000ffffffffff000ull

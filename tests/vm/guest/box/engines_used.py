@@ -38,7 +38,7 @@ def taken() -> list[tuple[str, str]]:
 
 @functools.cache
 def version(engine: str) -> str:
-    """As the program says it: `4.3.1`, `20.10.24+dfsg1`."""
+    """As the program prints it: `4.3.1`, `20.10.24+dfsg1`."""
     said = subprocess.run(VERSION[engine], capture_output=True, text=True, timeout=60, check=False).stdout
     found = re.search(r"\b\d+\.\d+[^\s,]*", said)
     return found[0] if found else ""
