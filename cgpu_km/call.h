@@ -44,13 +44,15 @@ struct ckm_call {
 	struct ckm_range nested;	/* size 0: none */
 	bool shares;		/* its fds may name files of containers with the same ipc name */
 	struct cgpu_mem *map_mem;	/* system memory that it maps by an fd in it; a reference */
-	bool shows;		/* the GPU node's file that an fd in it names is to show a mapping: */
+	bool shows;		/* the file that an fd in it names is to show memory: */
 	struct ckm_backing *shown_by;	/* that file's, with a reference to the file; NULL: not seen */
 	struct file *export_file;	/* backing file that an fd in it must name; a reference */
+	/* Runs before rm_ioctl(), with @serial held. False: it is not called, and the status is in @arg. */
+	bool (*may)(struct ckm_call *call, u8 *arg);
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;
-	struct mutex *serial;	/* held around rm_ioctl() and @post, which copy no user memory; or NULL */
+	struct mutex *serial;	/* held around rm_ioctl(), @may and @post, which copy no user memory; or NULL */
 	bool must_enter;	/* the driver must call rm_ioctl() before it reads parameters */
 	bool entered;		/* rm_ioctl() was redirected, and runs with the kernel copy */
 	bool ran;		/* it returned */

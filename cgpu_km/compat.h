@@ -9,6 +9,7 @@
 #include <linux/device/class.h>
 #include <linux/fs.h>
 #include <linux/ftrace.h>
+#include <linux/linkage.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/proc_fs.h>
@@ -180,6 +181,16 @@ static inline void ckm_vm_flags_mod(struct vm_area_struct *vma, unsigned long se
 #endif
 }
 
+/* The mapping field of the page: the address space of a file, or a tagged anon_vma; NULL: neither. */
+static inline const void *ckm_page_mapping(struct page *page)
+{
+#ifdef page_folio
+	return page_folio(page)->mapping;
+#else
+	return compound_head(page)->mapping;
+#endif
+}
+
 /* Empty @vma, whose pages have no struct page. */
 static inline void ckm_zap_vma(struct vm_area_struct *vma)
 {
@@ -255,6 +266,10 @@ static inline struct rb_node *rb_find_first(const void *key, const struct rb_roo
 	}
 	return found;
 }
+#endif
+
+#ifndef ASM_RET	/* of <linux/linkage.h>: before 5.17 and its backports */
+#define ASM_RET	"ret\n\t"
 #endif
 
 #endif

@@ -7,6 +7,11 @@
 
 #include "compat.h"
 
+static inline u16 get16(const u8 *s, u32 at)
+{
+	return get_unaligned((const u16 *)(s + at));
+}
+
 static inline u32 get32(const u8 *s, u32 at)
 {
 	return get_unaligned((const u32 *)(s + at));

@@ -7,8 +7,8 @@
  *   power_lock       of the driver's own suspend (sleep.c)
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
- *   ct->os_event_lock  order of a container's OS events in the driver's list
  *   ct->end_lock     release of a container's control files, end of their clients
+ *   ct->os_event_lock  order of a container's OS events in the driver's list
  *   ct->view_lock    what a container's files show of video memory (rm_view.c)
  *   ct->rm_lock      object tree of a container
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
@@ -18,11 +18,12 @@
  *                    container's tasks take it: one that slept could be throttled (bounds.md)
  *   core section     (core_ref.h)
  * view_lock of a backing file is taken under ct->view_lock or mmap_lock; the driver's faults are in it.
- * mmap_lock of a process is taken under ct->view_lock alone.
+ * awake_lock (sched_thread.c) is taken for reading before ckm_lock, or by a trylock under end_lock; for writing under
+ * power_lock alone.
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
  * or alone; no lock of this list is taken under it.
  *
- * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock, end_lock,
+ * None is held across a copy to or from user memory. Only power_lock, awake_lock, ckm_lock, os_event_lock, end_lock,
  * threads_lock, enable_lock, ctrl_lock and open_lock are held across calls into the driver, and of
  * these a tenant's task holds os_event_lock and enable_lock only, which are its own container's.
  */

@@ -36,7 +36,6 @@
 	POLICY(4, SOFT,		soft)		\
 	POLICY(5, NATIVE,	native)		\
 	POLICY(6, BURST,	burst)
-#define CGPU_POLICY_MAX		6
 
 #define CGPU_POLICY_ENUMERATOR(nr, NAME, name) CGPU_POLICY_##NAME = nr,
 enum cgpu_policy_nr {
@@ -154,6 +153,7 @@ enum cgpu_slot_attr {
 	CGPU_S_CEILING		= 9,	/* u32 slices per round, 0: none; policy 6 */
 	/* u64 bytes of system memory by the driver, 0: no limit; of the whole container */
 	CGPU_S_HOST_LIMIT	= 10,
+	CGPU_S_COUNT
 };
 
 enum cgpu_gpu_attr {
@@ -180,6 +180,7 @@ enum cgpu_gpu_attr {
 	CGPU_G_BORN		= 19,	/* u64; changed: settings were reset to the defaults */
 	/* u64 bytes: sum of its containers' limits, dying ones included, and what is held of destroyed ones */
 	CGPU_G_LIMITS		= 20,
+	CGPU_G_COUNT
 };
 
 #endif

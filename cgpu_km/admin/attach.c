@@ -3,10 +3,11 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
-#include <linux/uuid.h>
 #include <linux/workqueue.h>
 
 #include "admin/attach.h"
+#include "admin/bars.h"
+#include "admin/learn.h"
 #include "admin/sleep.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
@@ -23,7 +24,6 @@
 #include "sched/sched_thread.h"
 #include "state/gpu.h"
 #include "state/notify.h"
-#include "state/quota.h"
 
 static bool attached;	/* ckm_lock */
 
@@ -175,117 +175,11 @@ void ckm_gpus_ask_again(void)
 		}
 }
 
-/* ctrl2080gpu.h: NV2080_CTRL_GPU_GET_GID_INFO_PARAMS */
-struct gid_info {
-	u32 index, flags, length;
-	u8 data[256];
-};
-
-/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS */
-struct id_info {
-	u32 gpu_id, gpu_flags, device_instance, subdevice_instance;
-	u32 sli_status, board_id, gpu_instance, numa_id;
-};
-
-/* "GPU-" and the bytes in their order, by which nvidia-uvm identifies the GPU. No
- * container can register a GPU without a UUID with nvidia-uvm, so a call that failed for a
- * passing reason (no memory, a timeout) is no answer. False: attach again later.
- */
-static bool learn_uuid(struct ckm_gpu *gpu)
-{
-	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
-	u32 status;
-
-	if (!gid)
-		return false;
-	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_GPU_GET_GID_INFO,
-				 gid, sizeof(*gid));
-	if (status == NV_OK)
-		ckm_driver_copy_uuid(gpu->desc.uuid, gid->data, sizeof(gid->data));
-	kfree(gid);
-	gpu->has_uuid = strstarts(gpu->desc.uuid, "GPU-") &&
-			!uuid_parse(gpu->desc.uuid + strlen("GPU-"), &gpu->raw_uuid);
-	if (!gpu->has_uuid)
-		pr_warn("GPU %u: the driver returns no UUID for it (status 0x%x)\n", gpu->index,
-			status);
-	return gpu->has_uuid || status == NV_ERR_NOT_SUPPORTED;
-}
-
-/* ctrl2080mc.h: NV2080_CTRL_MC_GET_ARCH_INFO_PARAMS */
-struct arch_info {
-	u32 architecture, implementation, revision;
-	u8 sub_revision;
-};
-
-/* Without it the GPU has no pages of a size that some chips lack. */
-static void learn_arch(struct ckm_gpu *gpu)
-{
-	struct arch_info info = {};
-
-	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_MC_GET_ARCH_INFO, &info,
-			    sizeof(info))) {
-		pr_warn("GPU %u: the driver returns no architecture for it; pages of 512 MiB are refused\n",
-			gpu->index);
-		info.architecture = 0;
-	}
-	gpu->arch = info.architecture;
-}
-
-static bool learn_total(struct ckm_gpu *gpu)
-{
-	const u32 index[] = { NV_FB_RAM_SIZE, NV_FB_BAR1_SIZE };
-	u32 kib[2];
-
-	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || !kib[0])
-		return false;
-	gpu->total_bytes = (u64)kib[0] << 10;
-	return ckm_quota_learn(gpu, (u64)kib[1] << 10);
-}
-
 static void set_open(struct ckm_gpu *gpu, bool open)
 {
 	down_write(&gpu->open_lock);
 	gpu->open = open;
 	up_write(&gpu->open_lock);
-}
-
-static bool learn_instance(struct ckm_gpu *gpu)
-{
-	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
-
-	if (ckm_drv_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
-			    &info, sizeof(info)) ||
-	    info.device_instance == CKM_ALL_ONES)
-		return false;
-	gpu->instance = info.device_instance;
-	return true;
-}
-
-/* Probe with an empty list of channels: a driver that returns NOT_SUPPORTED (the open
- * one without GSP) has no freeze control. Whether an accepted control moves the share
- * cannot be measured while nothing runs: effect_check.c. False: no memory for the probe.
- */
-static bool probe_controls(struct ckm_gpu *gpu)
-{
-	const struct cgpu_core_ops *core;
-	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
-	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
-
-	if (!empty)
-		return false;
-	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, empty,
-			    NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
-		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
-			gpu->index);
-		controls &= ~CGPU_CTRL_FREEZE;
-	}
-	kfree(empty);
-	spin_lock(&gpu->lock);
-	core = ckm_core_enter();
-	core->sched.set_controls(gpu->sched, controls, ktime_get_ns());
-	ckm_core_leave();
-	spin_unlock(&gpu->lock);
-	return true;
 }
 
 /* Our own client, device and subdevice on this GPU. */
@@ -303,18 +197,18 @@ static int open_gpu(struct ckm_gpu *gpu)
 	gpu->hsubdevice = 0xc6700002;
 	if (ckm_drv_alloc(0, 0, &gpu->hclient, NV01_ROOT_CLIENT, NULL, 0))
 		goto err_close;
-	if (!learn_instance(gpu))
+	if (!ckm_gpu_learn_instance(gpu))
 		goto err_client;
 	device_params[0] = gpu->instance;
 	if (ckm_drv_alloc(gpu->hclient, gpu->hclient, &gpu->hdevice, NV01_DEVICE_0,
 			  device_params, sizeof(device_params)) ||
 	    ckm_drv_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
 			  &subdevice, sizeof(subdevice)) ||
-	    !learn_total(gpu) || !learn_uuid(gpu) || !probe_controls(gpu))
+	    !ckm_gpu_learn(gpu))
 		goto err_client;
-	learn_arch(gpu);
 	ckm_check_start(gpu);
 	ckm_run_state_start(gpu);
+	ckm_bars_claim(gpu);
 	set_open(gpu, true);
 	return 0;
 
@@ -331,6 +225,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 	ckm_ctrl_forget(gpu);
 	set_open(gpu, false);
 	ckm_check_stop(gpu);
+	ckm_bars_release(gpu);
 	ckm_run_state_stop(gpu);
 	ckm_drv_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);

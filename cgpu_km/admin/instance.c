@@ -43,13 +43,38 @@ static void detach_if_last(void)
 		ckm_gpus_detach();
 }
 
+/* Take ckm_lock while neither the system nor the driver sleeps: removing the last container detaches from the driver. */
+static void lock_awake(void)
+{
+	ckm_sched_stay_awake();
+	mutex_lock(&ckm_lock);
+}
+
+static void unlock_awake(void)
+{
+	mutex_unlock(&ckm_lock);
+	ckm_sched_may_sleep();
+}
+
+/* No reference is left. Drop the remaining charges first: detach_if_last() unpins the core, which that needs. */
+static void unlist(struct ckm_container *ct)
+{
+	u32 i;
+
+	lockdep_assert_held(&ckm_lock);
+	for (i = 0; i < ct->slot_count; i++)
+		ckm_slot_mems_end(&ct->slot[i]);
+	list_del_init(&ct->node);
+	detach_if_last();
+}
+
 /* Give slots, name, minors and /proc back. Nothing of the container is in the scheduler: it has no objects. */
 static void remove_container(struct ckm_container *ct)
 {
 	u32 i;
 
 	ckm_observer->container_removed(ct);
-	mutex_lock(&ckm_lock);
+	lock_awake();
 	for (i = 0; i < ct->slot_count; i++) {
 		ckm_events_flush(&ct->slot[i]);
 		ckm_slot_remove(&ct->slot[i]);
@@ -57,11 +82,9 @@ static void remove_container(struct ckm_container *ct)
 	ct->removed = true;
 	list_move_tail(&ct->node, &ckm_ended);
 	ckm_netlink_event(ct, CGPU_EVENT_GONE);
-	if (kref_read(&ct->ref) == 1) {	/* the caller's, and no other can be taken */
-		list_del_init(&ct->node);
-		detach_if_last();
-	}
-	mutex_unlock(&ckm_lock);
+	if (kref_read(&ct->ref) == 1)	/* the caller's, and no other can be taken */
+		unlist(ct);
+	unlock_awake();
 	ckm_minors_remove(ct);
 	wake_up_all(&removals);
 }
@@ -85,22 +108,15 @@ static void end_work(struct work_struct *work)
 static void gone_work(struct work_struct *work)
 {
 	struct ckm_container *ct = container_of(work, struct ckm_container, gone);
-	struct ckm_mem *mem, *next;
-	u32 i;
 
 	if (!ct->removed)
 		remove_container(ct);
-	mutex_lock(&ckm_lock);
-	if (!list_empty(&ct->node)) {
-		list_del(&ct->node);
-		detach_if_last();
-	}
-	mutex_unlock(&ckm_lock);
+	lock_awake();
+	if (!list_empty(&ct->node))
+		unlist(ct);
+	unlock_awake();
 	WARN_ON(ct->tree.objects || !list_empty(&ct->os_events));
-	for (i = 0; i < ct->slot_count; i++)
-		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
-			kfree(mem);	/* the driver did not free it */
-	destroy_workqueue(ct->queue);	/* one of its work items may have dropped the last reference */
+	ckm_container_exit_queues(ct);	/* one of its work items may have dropped the last reference */
 	ckm_objs_exit_names(ct);
 	kvfree(ct);
 	module_put(THIS_MODULE);
@@ -170,6 +186,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_LIST_HEAD(&ct->views);
 	INIT_LIST_HEAD(&ct->os_events);
 	ratelimit_state_init(&ct->said, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	ratelimit_state_init(&ct->limits, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ratelimit_state_init(&ct->alarms, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	ckm_fronts_init(ct);
 	INIT_WORK(&ct->end, end_work);
@@ -242,12 +259,12 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	if (dir_taken(ct->dir))
 		goto err_free;
 	*why = "out of memory";
-	ret = ckm_container_init_queue(ct);
+	ret = ckm_container_init_queues(ct);
 	if (ret)
 		goto err_free;
 	ret = add_slots(ct, req, why);
 	if (ret)
-		goto err_queue;
+		goto err_queues;
 	*why = "out of device minors";
 	ret = ckm_minors_add(ct);
 	if (ret)
@@ -275,8 +292,8 @@ err_minors:
 err_slots:
 	for (i = 0; i < ct->slot_count; i++)
 		ckm_slot_remove(&ct->slot[i]);
-err_queue:
-	destroy_workqueue(ct->queue);
+err_queues:
+	ckm_container_exit_queues(ct);
 err_free:
 	ckm_objs_exit_names(ct);
 	kvfree(ct);

@@ -23,7 +23,7 @@ static const struct nla_policy policy[CGPU_A_GPU + 1] = {
 	[CGPU_A_GPU]	= { .type = NLA_NESTED },
 };
 
-static const struct nla_policy slot_policy[CGPU_S_HOST_LIMIT + 1] = {
+static const struct nla_policy slot_policy[CGPU_S_COUNT] = {
 	[CGPU_S_GPU]		= { .type = NLA_U32 },
 	[CGPU_S_LIMIT]		= { .type = NLA_U64 },
 	[CGPU_S_WEIGHT]		= { .type = NLA_U32 },
@@ -33,7 +33,7 @@ static const struct nla_policy slot_policy[CGPU_S_HOST_LIMIT + 1] = {
 };
 
 /* Attributes of SET_GPU: CKM_GPU_SETTABLE and the index. */
-static const struct nla_policy gpu_policy[CGPU_G_BORN + 1] = {
+static const struct nla_policy gpu_policy[CGPU_G_COUNT] = {
 	[CGPU_G_INDEX]			= { .type = NLA_U32 },
 	[CGPU_G_POLICY]			= { .type = NLA_U32 },
 	[CGPU_G_MAX_INST]		= { .type = NLA_U32 },
@@ -74,7 +74,7 @@ static int parse_slot(struct nlattr *attr, struct nlattr **tb, struct genl_info 
 		GENL_SET_ERR_MSG(info, "SLOTS holds SLOT nests only");
 		return -EINVAL;
 	}
-	ret = nla_parse_nested(tb, CGPU_S_HOST_LIMIT, attr, slot_policy, info->extack);
+	ret = nla_parse_nested(tb, CGPU_S_COUNT - 1, attr, slot_policy, info->extack);
 	if (!ret && !tb[CGPU_S_GPU]) {
 		GENL_SET_ERR_MSG(info, "a slot needs its GPU");
 		ret = -EINVAL;
@@ -84,7 +84,7 @@ static int parse_slot(struct nlattr *attr, struct nlattr **tb, struct genl_info 
 
 static int parse_create(struct genl_info *info, struct ckm_create *req)
 {
-	struct nlattr *tb[CGPU_S_HOST_LIMIT + 1], *attr;
+	struct nlattr *tb[CGPU_S_COUNT], *attr;
 	struct ckm_slot_request *slot;
 	int rem, ret;
 
@@ -176,7 +176,7 @@ static int cmd_destroy(struct sk_buff *skb, struct genl_info *info)
 static int parse_set_slot(struct nlattr *attr, struct genl_info *info, struct ckm_container *ct,
 			  struct ckm_slot_values *v)
 {
-	struct nlattr *tb[CGPU_S_HOST_LIMIT + 1];
+	struct nlattr *tb[CGPU_S_COUNT];
 	int ret = parse_slot(attr, tb, info);
 
 	if (ret)
@@ -275,7 +275,7 @@ static int cmd_set(struct sk_buff *skb, struct genl_info *info)
 
 static int parse_set_gpu(struct genl_info *info, u32 *index, struct ckm_gpu_values *values)
 {
-	struct nlattr *tb[CGPU_G_BORN + 1];
+	struct nlattr *tb[CGPU_G_COUNT];
 	u32 attr;
 	int ret;
 
@@ -283,7 +283,7 @@ static int parse_set_gpu(struct genl_info *info, u32 *index, struct ckm_gpu_valu
 		GENL_SET_ERR_MSG(info, "a GPU is needed");
 		return -EINVAL;
 	}
-	ret = nla_parse_nested(tb, CGPU_G_BORN, info->attrs[CGPU_A_GPU], gpu_policy, info->extack);
+	ret = nla_parse_nested(tb, CGPU_G_COUNT - 1, info->attrs[CGPU_A_GPU], gpu_policy, info->extack);
 	if (ret)
 		return ret;
 	if (!tb[CGPU_G_INDEX]) {

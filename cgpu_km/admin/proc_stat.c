@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* The proc files with many figures. Takes rm_lock, ctrl_lock, gpu->lock. */
+/* The proc files with many figures. Takes rm_lock, gpu->lock. */
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -33,23 +33,41 @@ static const char *check_name(enum ckm_check_state state)
 	return names[state];
 }
 
+/* For readers of stat the run state is read for no more than this part of the time: up to 256 words of the card, with
+ * gpu->lock held.
+ */
+#define SHOWN_PARTS	5
+#define SHOWN_COST_MAX_NS	(20 * NSEC_PER_MSEC)
+
 struct run_state {
 	const char *source;
 	u32 known, busy;
 	u64 errors;
 };
 
-/* Read anew: the scheduler thread reads only while a plan depends on it. */
+/* The scheduler thread reads only while a plan depends on it. */
 static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
+	struct ckm_run_state *has = &gpu->run;
+	const struct cgpu_core_ops *core;
+	u64 now = ktime_get_ns();
 
 	lockdep_assert_held(&gpu->lock);
-	memset(run, 0, sizeof(*run));
-	if (core) {
-		ckm_run_state_read_locked(gpu, core, &run->known, &run->busy);
-		ckm_core_leave();
+	if (now - has->shown_ns >= SHOWN_PARTS * has->shown_cost_ns || has->words != has->shown_words) {
+		core = ckm_core_enter();
+		has->shown_known = 0;
+		has->shown_busy = 0;
+		if (core) {
+			ckm_run_state_read_locked(gpu, core, &has->shown_known, &has->shown_busy);
+			ckm_core_leave();
+		}
+		has->shown_ns = ktime_get_ns();
+		/* The processor may have been taken away meanwhile. */
+		has->shown_cost_ns = min_t(u64, has->shown_ns - now, SHOWN_COST_MAX_NS);
+		has->shown_words = has->words;
 	}
+	run->known = ckm_run_state_usable_locked(gpu) ? has->shown_known : 0;
+	run->busy = has->shown_busy & run->known;
 	run->source = ckm_run_state_source_locked(gpu);
 	run->errors = gpu->run.errors;
 }
@@ -65,24 +83,17 @@ static const char *redirections(void)
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
-	u64 used, limits, ended, p50, p99, cpu = 0, turns, driver, free;
-	u64 calls, failed, max_ns;
-	u32 i, instances = 0, seen, usual_us[CKM_CTRL_KINDS], timeslice_us;
+	u64 used, limits, ended, cpu = 0, driver, free;
+	u32 i, instances = 0, seen;
+	struct ckm_ctrl_figures ctrl;
+	struct ckm_switch_cost cost = ckm_ctrl_switch_cost(gpu);
 	struct cgpu_sched_view view;
 	enum ckm_check_state check;
 	struct run_state run;
 
 	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
 		driver = 0;
-	mutex_lock(&gpu->ctrl_lock);
-	calls = gpu->ctrl.calls;
-	failed = gpu->ctrl.failed;
-	max_ns = gpu->ctrl.max_ns;
-	p50 = ckm_ctrl_latency_ns(gpu, 50);
-	p99 = ckm_ctrl_latency_ns(gpu, 99);
-	memcpy(usual_us, gpu->ctrl.usual_us, sizeof(usual_us));
-	timeslice_us = gpu->ctrl.timeslice_us ?: CGPU_TIMESLICE_US;
-	turns = gpu->turns;
+	ckm_ctrl_figures(gpu, &ctrl);
 	spin_lock(&gpu->lock);
 	if (gpu->thread)
 		cpu = gpu->thread->se.sum_exec_runtime;
@@ -96,20 +107,19 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	for (i = 0; i < CGPU_SLOTS; i++)
 		instances += gpu->slot[i] != NULL;
 	spin_unlock(&gpu->lock);
-	mutex_unlock(&gpu->ctrl_lock);
 
 	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
 		   gpu->total_bytes, limits, used, instances);
-	seq_printf(m, "control %s\ncontrol_p50_us %llu\ncontrol_p99_us %llu\ncontrol_max_us %llu\n",
-		   control_name(view.controls), p50 / 1000, p99 / 1000, max_ns / 1000);
+	seq_printf(m, "control %s\ncontrol_p50_us %u\ncontrol_p99_us %u\ncontrol_max_us %llu\n",
+		   control_name(view.controls), ctrl.p50_us, ctrl.p99_us, ctrl.max_us);
 	seq_printf(m, "control_freeze_us %u\ncontrol_thaw_us %u\ncontrol_restart_us %u\n",
-		   usual_us[CKM_CTRL_OF_FREEZE], usual_us[CKM_CTRL_OF_THAW],
-		   usual_us[CKM_CTRL_OF_RESTART]);
-	seq_printf(m, "control_timeslice_us %u\ndefault_timeslice_us %u\nswitch_us %u\n",
-		   usual_us[CKM_CTRL_OF_TIMESLICE], timeslice_us,
-		   ckm_ctrl_switch_us() ?: CGPU_SWITCH_NS / 1000);
+		   ctrl.usual_us[CKM_CTRL_OF_FREEZE], ctrl.usual_us[CKM_CTRL_OF_THAW],
+		   ctrl.usual_us[CKM_CTRL_OF_RESTART]);
+	seq_printf(m, "control_timeslice_us %u\ndefault_timeslice_us %u\nswitch_us %u\nswitch_source %s\n",
+		   ctrl.usual_us[CKM_CTRL_OF_TIMESLICE], ctrl.timeslice_us ?: CGPU_TIMESLICE_US,
+		   cost.us, cost.source);
 	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
-		   calls, failed, turns, cpu);
+		   ctrl.calls, ctrl.failed, READ_ONCE(gpu->turns), cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu, CGPU_ENGINE_GR), driver, driver > used ? driver - used : 0);
 	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",
@@ -255,7 +265,7 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 	seq_write(m, s->waits, s->waits_len);
 	show_listed(m, slot->ct);
 	seq_printf(m, "host_limit_bytes %llu\nhost_used_bytes %llu\nhost_refused_allocs %llu\n",
-		   READ_ONCE(slot->ct->host_limit), READ_ONCE(slot->ct->host_used),
+		   READ_ONCE(slot->ct->host_limit), ckm_host_used(slot->ct),
 		   READ_ONCE(slot->ct->host_refused));
 	show_kinds(m, s->used_by);
 	for (; kind < CGPU_QUOTAS; kind++)

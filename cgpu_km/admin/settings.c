@@ -80,7 +80,7 @@ static int try_value(const struct cgpu_core_ops *core, const struct ckm_gpu *gpu
 		*why = ret == -EOPNOTSUPP ? "policy: the control it needs does not work on this GPU"
 		       : ret == -EBUSY	  ? "policy: max_inst is above "
 					    __stringify(CGPU_MAX_INST_MAX) ", which only burst takes"
-					  : "policy: 0 to " __stringify(CGPU_POLICY_MAX);
+					  : "policy: no policy has this number";
 		return ret;
 	case CGPU_G_MAX_INST:
 		ret = core->sched.set_max_inst(t->sched, value, now);
@@ -194,26 +194,35 @@ static int try_limit(const struct ckm_slot_values *v, const char **why)
 	return 0;
 }
 
+static int try_ceiling(const struct cgpu_core_ops *core, struct cgpu_sched *sched,
+		       const struct ckm_slot_values *v, u64 now, const char **why)
+{
+	*why = "ceiling: weight to max_inst, or 0 for none";
+	return core->sched.set_ceiling(sched, v->slot->sched_id, v->ceiling, now);
+}
+
 static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, const char **why)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool ceiling = v->given & BIT(CGPU_S_CEILING), last;
+	struct cgpu_sched_entity_view before;
 	u64 now = ktime_get_ns();
 	int ret = 0;
 
 	if (!core)
 		return -ENODEV;
-	/* Of both, the ceiling before is no bound for the weight. */
-	if ((v->given & BIT(CGPU_S_WEIGHT)) && (v->given & BIT(CGPU_S_CEILING)))
-		core->sched.set_ceiling(sched, v->slot->sched_id, 0, now);
-	if (v->given & BIT(CGPU_S_WEIGHT)) {
+	/* The ceiling is at least the weight after each of the two: one below the weight before is set last. */
+	core->sched.slot_view(sched, v->slot->sched_id, &before);
+	last = v->ceiling && v->ceiling < before.weight;
+	if (ceiling && !last)
+		ret = try_ceiling(core, sched, v, now, why);
+	if (!ret && (v->given & BIT(CGPU_S_WEIGHT))) {
 		ret = core->sched.set_weight(sched, v->slot->sched_id, v->weight, now);
 		*why = ret == -ENOSPC ? "weight: the sum of weights would exceed max_inst"
 				      : "weight: 0 to max_inst, at most the ceiling";
 	}
-	if (!ret && (v->given & BIT(CGPU_S_CEILING))) {
-		ret = core->sched.set_ceiling(sched, v->slot->sched_id, v->ceiling, now);
-		*why = "ceiling: weight to max_inst, or 0 for none";
-	}
+	if (!ret && ceiling && last)
+		ret = try_ceiling(core, sched, v, now, why);
 	if (!ret && (v->given & BIT(CGPU_S_HIGHPRIO))) {
 		ret = core->sched.set_highprio(sched, v->slot->sched_id, v->highprio, now);
 		*why = "highprio: 0 or 1";

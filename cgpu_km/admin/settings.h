@@ -21,7 +21,7 @@ struct ckm_slot;
 
 struct ckm_gpu_values {
 	u32 given;			/* BIT(CGPU_G_*) of CKM_GPU_SETTABLE */
-	u64 value[CGPU_G_BORN + 1];	/* by CGPU_G_* */
+	u64 value[CGPU_G_COUNT];	/* by CGPU_G_* */
 };
 
 struct ckm_slot_values {

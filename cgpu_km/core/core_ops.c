@@ -72,6 +72,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.sample			= cgpu_check_sample,
 		.evaluate		= cgpu_check_evaluate,
 		.hold			= cgpu_check_hold,
+		.is_blind		= cgpu_check_is_blind,
 	},
 	.mem = {
 		.ledger_init		= cgpu_ledger_init,
@@ -105,7 +106,9 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.knows_driver		= cgpu_call_knows_driver,
 		.branch			= cgpu_call_branch,
 		.abi			= cgpu_call_abi,
+		.async_copies		= cgpu_call_async_copies,
 		.engine			= cgpu_call_engine,
+		.on_graphics		= cgpu_call_on_graphics,
 		.engine_of_kind		= cgpu_call_engine_of_kind,
 		.is_vidmem		= cgpu_call_is_vidmem,
 		.has_page_size		= cgpu_call_has_page_size,

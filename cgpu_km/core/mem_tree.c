@@ -15,36 +15,37 @@ static struct cgpu_obj *dep_of(const struct cgpu_obj *obj, u32 n)
 }
 
 /* Add @pins to @obj and to what it goes with: its ancestors, and those of what it depends on.
- * Only memory and subdevices are depended on, which depend on nothing and lie below a device:
- * CGPU_DEPS paths more at most. Where they meet an object counts a pin more than once, which does not matter.
+ * Memory and subdevices depend on nothing, a notifier on memory, and all lie below a device: it calls itself
+ * twice deep at most. Where the paths meet an object counts a pin more than once, which does not matter.
  */
 static void count_pins(struct cgpu_obj *obj, u32 pins)
 {
-	struct cgpu_obj *at, *on;
 	u32 n;
 
-	for (at = obj; at; at = at->parent) {
-		at->pins_within += pins;
+	for (; obj; obj = obj->parent) {
+		obj->pins_within += pins;
 		for (n = 0; n < CGPU_DEPS; n++)
-			for (on = dep_of(at, n); on; on = on->parent)
-				on->pins_within += pins;
+			count_pins(dep_of(obj, n), pins);
 	}
 }
 
-bool cgpu_tree_is_live(const struct cgpu_obj *obj)
+static bool path_is_live(const struct cgpu_obj *obj)
 {
-	const struct cgpu_obj *on;
 	u32 n;
 
 	for (; obj; obj = CGPU_READ_ONCE(obj->parent)) {
 		if (CGPU_READ_ONCE(obj->state) != CGPU_OBJ_LIVE)
 			return false;
 		for (n = 0; n < CGPU_DEPS; n++)
-			for (on = dep_of(obj, n); on; on = CGPU_READ_ONCE(on->parent))
-				if (CGPU_READ_ONCE(on->state) != CGPU_OBJ_LIVE)
-					return false;
+			if (!path_is_live(dep_of(obj, n)))
+				return false;
 	}
 	return true;
+}
+
+bool cgpu_tree_is_live(const struct cgpu_obj *obj)
+{
+	return path_is_live(obj);
 }
 
 static void link_dependants(struct cgpu_obj *obj)
@@ -80,7 +81,7 @@ static void unlink_dependants(struct cgpu_obj *obj)
 	}
 }
 
-/* Of what others may depend on. */
+/* Of what anything may depend on. */
 static bool is_ground(const struct cgpu_obj *obj)
 {
 	return is_memory(obj) || (obj->kind == CGPU_KIND_SUBDEVICE && obj->parent &&
@@ -94,7 +95,10 @@ static bool may_depend(const struct cgpu_obj *obj)
 
 	for (n = 0; n < CGPU_DEPS; n++) {
 		on = dep_of(obj, n);
-		if (on && (!is_ground(on) || on->state == CGPU_OBJ_DETACHED))
+		if (on && on->state == CGPU_OBJ_DETACHED)
+			return false;
+		/* A channel on a notifier goes with the notifier's memory, too. */
+		if (on && !is_ground(on) && (on->kind != CGPU_KIND_NOTIFIER || obj->kind != CGPU_KIND_CHANNEL))
 			return false;
 	}
 	return !obj->deps || (!is_memory(obj) && obj->kind != CGPU_KIND_SUBDEVICE);

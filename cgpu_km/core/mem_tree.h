@@ -45,7 +45,7 @@ struct cgpu_mem {
 
 struct cgpu_obj;
 
-/* An object dies with @on too, which is memory or a subdevice. Its owner keeps an array of them. */
+/* An object dies with @on too, which is memory, a subdevice or a notifier. Its owner keeps an array of them. */
 struct cgpu_dep {
 	struct cgpu_obj *on;	/* NULL: none; set before add */
 	struct cgpu_obj *of;	/* the object itself */
@@ -53,7 +53,7 @@ struct cgpu_dep {
 	struct cgpu_dep *prev;
 };
 
-/* Of a channel: its USERD and its two error notifiers; of peers: the subdevices of both GPUs. */
+/* Of a channel: its USERD and its two error notifiers; of a notifier: its memory; of peers: the subdevices of both GPUs. */
 #define CGPU_DEPS		3
 
 struct cgpu_obj {
@@ -96,8 +96,8 @@ bool cgpu_tree_is_live(const struct cgpu_obj *obj);
 
 /* Put @obj (names, kind, state and deps filled in) below @parent; NULL for a client. Takes
  * gpu and owner from the parent where the object has none. -EINVAL for memory that is not
- * below a device, for a dependency on something other than memory or a device's subdevice, and
- * below CGPU_TREE_DEPTH levels.
+ * below a device, for a dependency on something other than memory, a device's subdevice or, of a
+ * channel, a notifier, and below CGPU_TREE_DEPTH levels.
  */
 int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent);
 

@@ -26,6 +26,7 @@
 #define NV_ERR_CLASS			0x22
 #define NV_ERR_CLIENT			0x23
 #define NV_ERR_FUNCTION			0x2a
+#define NV_ERR_LIMIT			0x2e
 #define NV_ERR_PARENT			0x36
 #define NV_ERR_INVALID_PARAMETER	0x3b
 #define NV_ERR_STATE			0x40
@@ -129,10 +130,16 @@
 #define NVOS46_H_DEVICE			4
 #define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12
+#define NVOS46_OFFSET			16
+#define NVOS46_LENGTH			24
 #define NVOS46_FLAGS			32
 #define NVOS46_FLAGS_P2P		0x0ff00000	/* P2P_ENABLE and two subdevices of SLI */
+#define NVOS46_FLAGS_KERNEL_MAPPING	0x00000020
+#define NVOS46_FLAGS_DEFER_TLB		0x80000000u	/* …_DEFER_TLB_INVALIDATION */
 #define NVOS47_H_DEVICE			4
 #define NVOS47_H_DMA			8
+#define NVOS47_FLAGS			16
+#define NVOS47_FLAGS_DEFER_TLB		0x00000001	/* …_DEFER_TLB_INVALIDATION */
 #define NVOS47_DMA_OFFSET		24
 #define NVOS47_SIZE_AT			32	/* from 550 on; 0: all of it */
 #define NV_DMABUF_H_CLIENT		4	/* nv-ioctl.h: nv_ioctl_export_to_dma_buf_fd_t */
@@ -141,6 +148,7 @@
 #define NVOS54_SIZE			32
 #define NVOS54_H_OBJECT			4
 #define NVOS54_CMD			8
+#define NVOS54_FLAGS			12
 #define NVOS54_PARAMS			16
 #define NVOS54_PARAMS_SIZE		24
 #define NVOS54_STATUS			28
@@ -156,6 +164,7 @@
 #define NVOS57_STATUS			20
 #define NVOS64_SIZE			48
 #define NVOS64_PARAMS			16
+#define NVOS64_FLAGS			36
 #define NVOS64_STATUS			40
 
 /* nvos.h: NV_MEMORY_ALLOCATION_PARAMS (128 bytes) and its fields */
@@ -182,11 +191,14 @@
 #define NVOS32_ALLOC_FLAGS_BEGIN_END	0x20000	/* within the requested range */
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
+#define NVOS32_ALLOC_FLAGS_SPARSE	0x4000000
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
 #define NV_CHANNEL_H_ERROR		0	/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h */
 #define NV_CHANNEL_H_CONTEXT_SHARE	24
 #define NV_CHANNEL_H_VASPACE		28	/* hHandleVASpace behind it from 610 on */
+#define NV_CHANNEL_USERD_OFFSETS	64	/* bytes of userdOffset[], which engineType follows */
+#define NV_USERD_BYTES			512	/* dev_ram.h: NV_RAMUSERD_CHAN_SIZE */
 #define NV_CONTEXT_SHARE_H_VASPACE	0	/* nvos.h: NV_CTXSHARE_ALLOCATION_PARAMETERS */
 #define NV_VIRTUAL_H_VASPACE		16	/* nvos.h: NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS */
 /* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
@@ -195,6 +207,8 @@
 #define NV_VASPACE_INDEX		0
 #define NV_VASPACE_INDEX_NEW		0
 #define NV_VASPACE_INDEX_DEVICE		3	/* the default one of the device */
+#define NV_VASPACE_FLAGS_AT		4
+#define NV_VASPACE_FLAGS_HEAP_TABLES	0x2200	/* …_IS_FLA, …_PTETABLE_HEAP_MANAGED */
 #define NV_EVENT_H_CLIENT		0	/* class/cl0005.h; 0: the allocating client */
 #define NV_PEERS_H_SUBDEVICE		0	/* class/cl503b.h */
 #define NV_PEERS_H_PEER			4
@@ -210,9 +224,21 @@
 #define NV_TSG_H_ECC_ERROR		4
 #define NV_TSG_H_VASPACE		8
 #define NV_TSG_ENGINE			12
+/* nvos.h: NV_CONTEXT_DMA_ALLOCATION_PARAMS, NVOS03_FLAGS */
+#define NV_CONTEXT_DMA_H_SUBDEVICE	0
+#define NV_CONTEXT_DMA_FLAGS		4
+#define NV_CONTEXT_DMA_H_MEMORY		8
+#define NV_CONTEXT_DMA_OFFSET		16
+#define NV_CONTEXT_DMA_LIMIT		24
+#define NVOS03_FLAGS_FREE		0x10000003	/* access, cache snooping: any */
+#define NVOS03_FLAGS_NOTIFIER		0x20100000	/* _TYPE_NOTIFIER, and _HASH_TABLE_DISABLE, which RM demands */
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */
 #define NV2080_ENGINE_TYPE_GR7		8
-#define NV2080_ENGINE_TYPE_NVDEC0	0x13	/* class/cl2080_notification.h */
+#define NV2080_ENGINE_TYPE_COPY0	0x09	/* class/cl2080_notification.h */
+#define NV2080_ENGINE_TYPE_COPY9	0x12
+#define NV2080_ENGINE_TYPE_COPY10	0x34	/* from 560 on; before, no engine */
+#define NV2080_ENGINE_TYPE_COPY19	0x3d
+#define NV2080_ENGINE_TYPE_NVDEC0	0x13
 #define NV2080_ENGINE_TYPE_NVDEC7	0x1a
 #define NV2080_ENGINE_TYPE_NVENC0	0x1b
 #define NV2080_ENGINE_TYPE_NVENC2	0x1d
@@ -234,6 +260,7 @@
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
 #define NV50_P2P			0x503b
 #define NV50_MEMORY_VIRTUAL		0x50a0
+#define HOPPER_USERMODE_A		0xc661
 #define FERMI_CONTEXT_SHARE_A		0x9067
 #define FERMI_VASPACE_A			0x90f1
 #define NV01_EVENT			0x0005
@@ -253,16 +280,23 @@
 #define NV2080_CTRL_MC_GET_ARCH_INFO	0x20801701
 #define NV_ARCH_TU100			0x160	/* ctrl2080mc.h */
 #define NV_ARCH_GA100			0x170
+#define NV_ARCH_GH100			0x180
 #define NV2080_CTRL_PERF_UTIL_SAMPLES	0x20802096
 #define NV_UTIL_BUFFER_SIZE		4
 #define NV_UTIL_SAMPLES			16
 #define NV_UTIL_TIME			0	/* in a sample */
 #define NV_UTIL_NOBODY			0xffffffffu
 #define NV_UTIL_PARAMS_MAX		55888	/* of all branches; struct cgpu_abi has the layout */
+#define NV2080_CTRL_CE_GET_ALL_CAPS	0x20802a0a
+#define NV_CE_CAPS_SIZE			136	/* ctrl2080ce.h: caps of each engine, then a mask of those that exist */
+#define NV_CE_CAPS_BYTES		2
+#define NV_CE_CAPS_GRCE			0x01	/* in the first */
 #define NVA06C_CTRL_GPFIFO_SCHEDULE	0xa06c0101
+#define NV_SCHEDULE_SKIPS		1	/* bSkipSubmit; from 575 on bSkipEnable behind it */
 #define NVA06C_CTRL_SET_TIMESLICE	0xa06c0103
 #define NVA06C_CTRL_GET_TIMESLICE	0xa06c0104
 #define NVA06F_CTRL_GPFIFO_SCHEDULE	0xa06f0103
+#define NVA06F_CTRL_BIND		0xa06f0104
 #define NVA06F_CTRL_RESTART_RUNLIST	0xa06f0111
 #define NV0041_CTRL_GET_SURFACE_INFO	0x410110
 #define NV0041_SURFACE_PHYS_SIZE	7	/* in units of 4 KiB */
@@ -359,7 +393,7 @@
 #define NV04_SHARE			0x3e
 
 /* src/common/sdk/nvidia/inc/ctrl/ctrl0000/ctrl0000unix.h: objects on files.
- * NUM and INDEX are u16, the rest u32.
+ * NUM, INDEX and MAX_OBJECTS are u16, the rest u32.
  */
 #define NV0000_CTRL_EXPORT_OBJECT_TO_FD		0x3d05
 #define NV3D05_SIZE			24
@@ -371,9 +405,13 @@
 #define NV3D06_H_PARENT			12
 #define NV3D06_H_OBJECT			16
 #define NV0000_CTRL_GET_EXPORT_OBJECT_INFO	0x3d08
+#define NV0000_CTRL_CREATE_EXPORT_OBJECT_FD	0x3d0a
+#define NV3D0A_MAX_OBJECTS		4
+#define NV3D0A_FD			72
 #define NV0000_CTRL_EXPORT_OBJECTS_TO_FD	0x3d0b
 #define NV3D0B_SIZE			2128
 #define NV3D0B_FD			0
+#define NV3D0B_MAX_OBJECTS		8
 #define NV3D0B_OBJECTS			76
 #define NV3D0B_NUM			2124
 #define NV3D0B_INDEX			2126
@@ -386,6 +424,7 @@
 #define NV3D0C_NUM			648
 #define NV3D0C_INDEX			650
 #define NV3D0C_MAX			128
+#define NV_EXPORT_BYTES			4	/* of each of maxObjects (_initializeExportObjectFd()) */
 
 /* Ours: names for imported objects, apart from those RM makes (0xcaf00000 on) */
 #define NV_OUR_HANDLES			0xb6700000u
@@ -396,6 +435,8 @@
 #define UVM_INIT_FLAGS_DISABLE_HMM	1u
 #define UVM_INIT_FLAGS_MULTI_PROCESS	2u	/* …_SHARING_MODE */
 #define UVM_DEINITIALIZE		0x30000002
+#define UVM_CREATE_RANGE_GROUP		23	/* up to 595 */
+#define UVM_DESTROY_RANGE_GROUP		24	/* up to 595 */
 #define UVM_REGISTER_GPU_VASPACE	25
 #define UVM_UNREGISTER_GPU_VASPACE	26
 #define UVM_REGISTER_CHANNEL		27

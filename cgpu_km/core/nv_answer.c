@@ -118,7 +118,7 @@ static u32 peers_of_groups(const u8 *params, const struct cgpu_peer_gpu *own, u3
  * A container with one GPU sees a card without peers, whatever it asks. GPUs of different
  * architectures are no peers: for PCIe the driver says so as well, and nothing is known of others.
  * Behind the capabilities libcuda makes a call of each GPU that no header names, with one byte, 0,
- * and takes an error for GPUs that cannot be peers (seen of 550). What firmware would do is not
+ * and takes an error for GPUs that cannot be peers (seen in 550). What firmware would do is not
  * known, so it is not forwarded.
  *
  * Return: enum cgpu_peers.
@@ -193,14 +193,19 @@ bool cgpu_call_thermal_reads(const u8 *params, u32 size)
  * @map: what the call names
  *
  * The driver believes the device. Memory of another GPU it maps at the same addresses of the
- * device's own memory, whoever has that (seen of 535 and 550, tests/rm/test_other_gpu.py). With
+ * device's own memory, whoever has that (seen in 535 and 550, tests/rm/test_other_gpu.py). With
  * the flags of a peer it maps the peer's, by an id that goes to the next pair of GPUs when the
  * peer object is freed, while the mapping stays. Libraries map peers through nvidia-uvm, which
- * has a peer object of its own for as long.
+ * has a peer object of its own for as long. Of a channel the driver maps the page with its USERD,
+ * which has those of other channels as well. A kernel mapping takes as much of BAR1 as the memory
+ * has, in no quota (virtual_mem.c).
  */
 bool cgpu_call_may_map_dma(const struct cgpu_dma_map *map)
 {
-	if (map->space != map->device || map->flags & NVOS46_FLAGS_P2P)
+	if (map->kind != CGPU_KIND_VIDMEM && map->kind != CGPU_KIND_SYSMEM &&
+	    map->kind != CGPU_KIND_DOORBELL)
+		return false;
+	if (map->space != map->device || map->flags & (NVOS46_FLAGS_P2P | NVOS46_FLAGS_KERNEL_MAPPING))
 		return false;
 	return map->memory == map->device || map->kind == CGPU_KIND_SYSMEM;
 }

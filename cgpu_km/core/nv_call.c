@@ -108,7 +108,40 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 	return &t->row[i];
 }
 
-u32 cgpu_call_engine(u32 type)
+/* A copy engine of graphics' runlist (GRCE) is no asynchronous one: its channels take turns with kernels. */
+u64 cgpu_call_async_copies(const u8 *caps, u32 size)
+{
+	u32 engines = size * 8 / (8 * NV_CE_CAPS_BYTES + 1), n;
+	u64 async = 0;
+
+	for (n = 0; n < engines; n++)
+		if (caps[engines * NV_CE_CAPS_BYTES + n / 8] >> n % 8 & 1 &&
+		    !(caps[n * NV_CE_CAPS_BYTES] & NV_CE_CAPS_GRCE))
+			async |= 1ull << n;
+	return async;
+}
+
+/* The bit of a copy engine in what cgpu_call_async_copies() returns; 0: another engine. */
+static u64 copy_bit(u32 type)
+{
+	if (type >= NV2080_ENGINE_TYPE_COPY0 && type <= NV2080_ENGINE_TYPE_COPY9)
+		return 1ull << (type - NV2080_ENGINE_TYPE_COPY0);
+	if (type >= NV2080_ENGINE_TYPE_COPY10 && type <= NV2080_ENGINE_TYPE_COPY19)
+		return 1ull << (type - NV2080_ENGINE_TYPE_COPY10 + 10);
+	return 0;
+}
+
+/* Others may have a runlist of their own: SEC2, the engines that decompress, and copies if which are asynchronous is
+ * not known.
+ */
+bool cgpu_call_on_graphics(u32 type, u64 async_copies)
+{
+	return type <= NV2080_ENGINE_TYPE_GR7 ||
+	       (async_copies && copy_bit(type) && !(copy_bit(type) & async_copies));
+}
+
+/* The driver puts a channel of an engine that the chip lacks on the runlist of graphics (kfifoGetDefaultRunlist()). */
+u32 cgpu_call_engine(u32 type, u64 async_copies)
 {
 	if (type <= NV2080_ENGINE_TYPE_GR7)
 		return CGPU_ENGINE_GR;
@@ -121,7 +154,7 @@ u32 cgpu_call_engine(u32 type)
 		return CGPU_ENGINE_NVJPG;
 	if (type == NV2080_ENGINE_TYPE_OFA0 || type == NV2080_ENGINE_TYPE_OFA1)
 		return CGPU_ENGINE_OFA;
-	return CGPU_ENGINE_OTHER;
+	return copy_bit(type) & async_copies ? CGPU_ENGINE_OTHER : CGPU_ENGINE_GR;
 }
 
 u32 cgpu_call_engine_of_kind(u32 kind)

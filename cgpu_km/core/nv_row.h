@@ -56,6 +56,7 @@ enum cgpu_verdict {
 	/* controls once more */
 	CGPU_GPU_ID,		/* forwarded if its first word is the id of a GPU of the container */
 	CGPU_PEERS,		/* forwarded among several GPUs of the container; else CGPU_NOT_THERE */
+	CGPU_BIND,		/* forwarded if its first word is an engine as the object's own */
 	CGPU_GONE,		/* no row from that branch on; no look-up returns it */
 };
 
@@ -68,7 +69,7 @@ enum cgpu_kind {
 	CGPU_KIND_PLAIN,
 	CGPU_KIND_VIDMEM,	/* charged by its size */
 	CGPU_KIND_SYSMEM,
-	CGPU_KIND_TSG,		/* charged ctx_reserve when it is on a GR engine */
+	CGPU_KIND_TSG,		/* charged ctx_reserve when it is on the runlist of a GR engine */
 	CGPU_KIND_CHANNEL,
 	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
 	CGPU_KIND_COPY,
@@ -79,13 +80,15 @@ enum cgpu_kind {
 	CGPU_KIND_NVENC,
 	CGPU_KIND_NVJPG,
 	CGPU_KIND_OFA,
+	CGPU_KIND_DOORBELL,	/* the registers of the usermode classes, which each process maps */
+	CGPU_KIND_NOTIFIER,	/* a name for the beginning of system memory, where the driver writes errors */
 	CGPU_KIND_GONE = CGPU_GONE,
 };
 
 /* What a channel's engine is to us. */
 enum cgpu_engine {
-	CGPU_ENGINE_OTHER = 0,	/* copies: not scheduled */
-	CGPU_ENGINE_GR,		/* graphics and compute */
+	CGPU_ENGINE_OTHER = 0,	/* asynchronous copies: not scheduled */
+	CGPU_ENGINE_GR,		/* graphics and compute, and the copies on their runlist */
 	CGPU_ENGINE_NVDEC,	/* video engines, in the order of their kinds of objects */
 	CGPU_ENGINE_NVENC,
 	CGPU_ENGINE_NVJPG,

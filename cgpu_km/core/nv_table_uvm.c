@@ -5,7 +5,8 @@
 #include "nv_table.h"
 
 static const struct cgpu_uvm_call rows[] = {
-	{ 23, 535, 16, CGPU_PASS, 8, DOC("UVM_CREATE_RANGE_GROUP", .note = "no memory") },
+	{ 23, 535, 16, CGPU_PASS, 8, DOC("UVM_CREATE_RANGE_GROUP",
+	  .note = "1 KiB of the host's memory, charged and capped") },
 	{ 23, 610, GONE },
 	{ 24, 535, 16, CGPU_PASS, 8, DOC("UVM_DESTROY_RANGE_GROUP", .note = "no memory") },
 	{ 24, 610, GONE },
@@ -72,7 +73,8 @@ static const struct cgpu_uvm_call rows[] = {
 	{ 70, 535, 24, CGPU_PASS, 20, DOC("UVM_PAGEABLE_MEM_ACCESS_ON_GPU") },
 	{ 71, 535, 24, CGPU_UVM_MANAGED, 20, DOC("UVM_POPULATE_PAGEABLE") },
 	{ 72, 535, 24, CGPU_PASS, 16, DOC("UVM_VALIDATE_VA_RANGE") },
-	{ 73, 535, 24, CGPU_PASS, 16, DOC("UVM_CREATE_EXTERNAL_RANGE") },
+	{ 73, 535, 24, CGPU_PASS, 16, DOC("UVM_CREATE_EXTERNAL_RANGE",
+	  .note = "16 KiB of the host's memory, charged and capped") },
 	{ 74, 535, 40, CGPU_REFUSE, 32, DOC("UVM_MAP_EXTERNAL_SPARSE",
 	  .note = "not known to be used") },
 	{ 75, 535, 8, CGPU_ANSWER_NOTHING, 4, DOC("UVM_MM_INITIALIZE",

@@ -7,8 +7,6 @@ static const struct cgpu_policy *const policies[CGPU_POLICY_COUNT] = {
 	CGPU_POLICIES(CGPU_POLICY_ROW)
 };
 
-_Static_assert(CGPU_POLICY_COUNT == CGPU_POLICY_MAX + 1, "the greatest number");
-
 /**
  * cgpu_policy_get() - the policy of a public number
  * @nr: as written to /proc/cgpu_km/N/policy

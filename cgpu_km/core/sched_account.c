@@ -28,6 +28,9 @@ void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *
 	n->ran = cgpu_hw_with_work(t, n->awake);
 	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
 		     (t->weighted_mask[0] | t->weighted_mask[1]);
+	/* The driver sleeps: nothing runs, and nothing waits for a turn. */
+	if (t->paused)
+		n->awake = n->ran = n->waiting = 0;
 	n->hw_weight = is_measured(t) ? cgpu_hw_weight(t, n->ran, true) : 0;
 }
 
@@ -70,11 +73,11 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 		last = mine;
 		t->slot[i].gpu_ns += got;
 		cgpu_recent_note(t, i, got);
-		/* No limit is in force then, so none is used up. */
-		if (!t->paused)
-			cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
+		cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
 	}
-	cgpu_recent_pass(t, len_ns);
+	/* Else each slot would have had less than its part. */
+	if (!t->paused)
+		cgpu_recent_pass(t, len_ns);
 	cgpu_ceiling_grow(t, len_ns);
 	/* One that sleeps, or closed the GPU, does not wait any more. */
 	for (mask = t->wait_mask & ~n.waiting; mask; mask &= mask - 1)

@@ -9,13 +9,16 @@
  */
 #include "sched_rr.h"
 
+#include "sched_ceiling.h"
 #include "sched_debt.h"
 #include "sched_recent.h"
+#include "sched_run_state.h"
 
 #define MOST_SLICES	4	/* so much more than it is due, and a slot waits for its turn */
 #define EQUAL_US	8000u	/* timeslices of those that run beside others, of equal weight */
 #define SHORTEST_US	1000u
 #define LONGEST_US	16000u
+#define BURST_NS	64000000ull	/* of requests that came together: four of the longest timeslices */
 #define NEAR_PARTS	4	/* one that differs by less than this part stays */
 #define STAY_NS		2000000ull	/* a freeze and a thaw, and as long again what waits for them */
 #define RESTLESS_NS	400000000ull	/* after the last sleep of a slot that always works */
@@ -25,10 +28,15 @@
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 #define MOST_TSGS	2	/* of more, the hardware's round would be theirs alone */
 
-/* It has slept before, and not worked for long since. */
+/* It has slept before, and not worked for long since: for a few turns, or for as much as some requests
+ * together take where its work mostly ended soon before.
+ */
 static bool is_brief(const struct cgpu_sched_entity *s)
 {
-	return s->woken_ns && s->full_turns < CGPU_APART_TURNS && s->tsgs <= MOST_TSGS;
+	if (!s->woken_ns || s->tsgs > MOST_TSGS)
+		return false;
+	return s->full_turns < CGPU_APART_TURNS ||
+	       (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && s->gpu_ns - s->slept_gpu_ns < BURST_NS);
 }
 
 /* It always works and has a short timeslice. */
@@ -54,7 +62,9 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
 	const struct cgpu_sched_entity *s = &t->slot[r->curr];
 	u64 age_ns = t->last_ns - s->woken_ns;
 
-	return (t->known_mask & ~t->ceiling_mask) >> r->curr & 1 && is_brief(s) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
+	if (!((t->known_mask & ~cgpu_ceiling_binding(t)) >> r->curr & 1))
+		return 0;
+	return is_brief(s) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
 }
 
 /**
@@ -103,7 +113,7 @@ bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool
 	u32 over = cgpu_recent_over(t, CGPU_RECENT_SHORT, r->members), mask;
 
 	/* Its pauses are its ceiling's: it had work all the time, and its budget is for now. */
-	*goes_on = (r->woken & t->ceiling_mask) && t->slot[r->curr].full_turns >= STEADY_TURNS;
+	*goes_on = cgpu_ceiling_paused(t, r->woken) && t->slot[r->curr].full_turns >= STEADY_TURNS;
 	if (*goes_on)
 		return true;
 	for (mask = r->woken; mask; mask &= mask - 1)
@@ -134,7 +144,7 @@ s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 	    t->slot[slot].full_turns < CGPU_APART_TURNS || t->slot[slot].owed_ns[0])
 		return 0;
 	/* The pauses of a ceiling are no sleep. */
-	for (mask &= ~(1u << slot | t->ceiling_mask); mask; mask &= mask - 1)
+	for (mask &= ~(1u << slot | cgpu_ceiling_binding(t)); mask; mask &= mask - 1)
 		if (t->slot[__builtin_ctz(mask)].woken_ns)
 			break;
 	if (!mask)
@@ -155,7 +165,7 @@ u32 cgpu_rr_restless(const struct cgpu_sched *t)
 	u32 mask, out = 0;
 
 	/* The pauses of a ceiling are no sleep. */
-	mask = (t->known_mask | (cgpu_recent_opened(t) & ~t->opened_mask)) & ~t->ceiling_mask;
+	mask = (t->known_mask | (cgpu_recent_opened(t) & ~t->opened_mask)) & ~cgpu_ceiling_binding(t);
 	for (; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		bool steady = s->full_turns >= CGPU_APART_TURNS && t->last_ns - s->woken_ns > RESTLESS_NS;
@@ -208,13 +218,18 @@ u64 cgpu_rr_timeslice_wait_ns(const struct cgpu_sched *t, u32 slot)
  *
  * The hardware divides the GPU among them by weight, and a request ends within its first timeslice:
  * in short ones each would wait for all others several times, and switches would take a part of the
- * GPU. A slot that always works has turns to itself, and a short timeslice for when others wake.
+ * GPU. One whose work mostly ends soon has twice as much: of requests that come together the second need not
+ * wait for all others again, and it seldom uses up all of it. One with longer work would wait for them anyway, and
+ * they for all of its timeslice. Where one had more than its part over some seconds the GPU is never idle, and the
+ * smallest pieces of work would wait for all of these. A slot that always works has turns to itself, and a short
+ * timeslice for when others wake.
  *
  * Return: microseconds for each of its TSGs; 0: the driver's.
  */
 u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u32 kind;
 	u64 us;
 
 	if (!(t->known_mask >> slot & 1) || !restless || s->tsgs > MOST_TSGS)
@@ -222,6 +237,9 @@ u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 sl
 	if (!(restless >> slot & 1))
 		return steady_timeslice_us(t, slot);
 	us = cgpu_recent_part_of(t, slot, EQUAL_US);
+	kind = t->weighted_mask[s->highprio] & t->opened_mask;
+	if (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && !cgpu_recent_over(t, CGPU_RECENT_LONG, kind))
+		us *= 2;
 	us = us > LONGEST_US ? LONGEST_US : us;
 	us /= s->tsgs ? s->tsgs : 1;
 	us = us < SHORTEST_US ? SHORTEST_US : us;

@@ -16,6 +16,7 @@
 #define SLACK_NS	50000ll		/* less is not worth a plan */
 #define PAUSE_PARTS	4		/* frozen for this part of a slice at least */
 #define REPAID_NS	1000000000ll	/* an overrun delays a slot by this at most */
+#define BINDS_NS	400000000ull	/* one that used up its budget so lately will do so again */
 
 /**
  * cgpu_ceiling_refresh() - work out which slots have a ceiling in force
@@ -133,11 +134,51 @@ void cgpu_ceiling_check(struct cgpu_sched *t)
 
 		if (!(t->capped_mask & bit)) {
 			t->capped_mask |= s->ceiling_budget_ns <= SLACK_NS ? bit : 0;
-		} else if (s->ceiling_budget_ns >= resume_ns(t, s)) {
+			continue;
+		}
+		s->capped_ns = t->last_ns;
+		if (s->ceiling_budget_ns >= resume_ns(t, s)) {
 			t->capped_mask &= ~bit;
 			s->woken_ns = t->last_ns;
 		}
 	}
+}
+
+/**
+ * cgpu_ceiling_binding() - slots that their ceilings pause, now and then
+ * @t: the scheduler, after cgpu_ceiling_check()
+ *
+ * Such a pause is no sleep: the slot had work all the time. A ceiling that a slot does not reach pauses nothing.
+ */
+u32 cgpu_ceiling_binding(const struct cgpu_sched *t)
+{
+	u32 mask, out = t->capped_mask;
+
+	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->capped_ns && t->last_ns - s->capped_ns < BINDS_NS)
+			out |= mask & -mask;
+	}
+	return out;
+}
+
+/**
+ * cgpu_ceiling_paused() - of slots that woke, those that had no budget, and did not sleep
+ * @t: the scheduler
+ * @woken: slots
+ */
+u32 cgpu_ceiling_paused(const struct cgpu_sched *t, u32 woken)
+{
+	u32 out = 0;
+
+	for (woken &= t->ceiling_mask; woken; woken &= woken - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(woken)];
+
+		if (s->capped_ns && s->capped_ns == s->woken_ns)
+			out |= woken & -woken;
+	}
+	return out;
 }
 
 /**

@@ -9,7 +9,7 @@
 /* After a change of slots, policy or max_inst: ceiling_mask. */
 void cgpu_ceiling_refresh(struct cgpu_sched *t);
 
-/* Another policy, or a slot without a ceiling until now: a full budget. */
+/* Another policy, or a slot that was added: a full budget. */
 void cgpu_ceiling_fill(struct cgpu_sched *t, u32 slot);
 
 /* @slot could run for @len_ns beside the others of @ran, and got @got_ns of it by the account. */
@@ -22,6 +22,10 @@ void cgpu_ceiling_grow(struct cgpu_sched *t, u64 len_ns);
 
 /* A plan begins: which slots have used up their budget. */
 void cgpu_ceiling_check(struct cgpu_sched *t);
+
+/* Those that their ceilings pause lately; of @woken, those that come back from such a pause. */
+u32 cgpu_ceiling_binding(const struct cgpu_sched *t);
+u32 cgpu_ceiling_paused(const struct cgpu_sched *t, u32 woken);
 
 /* @left_ns is lowered to the time until that may change, while exactly @run may run. */
 void cgpu_ceiling_left(const struct cgpu_sched *t, u32 run, u64 *left_ns);

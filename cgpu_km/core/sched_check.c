@@ -160,11 +160,11 @@ u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns)
 	return known_ns > MARGIN_NS ? known_ns - MARGIN_NS : 0;
 }
 
-/* Slots frozen, and slots thawed, all the time. False: no longer on record. */
-static bool in_force(const struct cgpu_check *l, u64 from_ns, u64 to_ns,
+/* Slots frozen, and slots thawed, all the time. Returns how many marks that is of; 0: no longer on record. */
+static u32 in_force(const struct cgpu_check *l, u64 from_ns, u64 to_ns,
 		     struct cgpu_check_mark *all)
 {
-	u32 n = l->marks < CGPU_CHECK_MARKS ? l->marks : CGPU_CHECK_MARKS, i;
+	u32 n = l->marks < CGPU_CHECK_MARKS ? l->marks : CGPU_CHECK_MARKS, marks = 0, i;
 
 	all->frozen = 0xffffffffu;
 	all->thawed = 0xffffffffu;
@@ -175,10 +175,11 @@ static bool in_force(const struct cgpu_check *l, u64 from_ns, u64 to_ns,
 			continue;
 		all->frozen &= mark->frozen;
 		all->thawed &= mark->thawed;
+		marks++;
 		if (mark->at_ns <= from_ns)
-			return true;
+			return marks;
 	}
-	return false;
+	return 0;
 }
 
 static void halve(struct cgpu_check *l)
@@ -248,7 +249,8 @@ static void count_corun(struct cgpu_check *l, const struct cgpu_sched *t, u32 th
 static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u64 at_ns)
 {
 	return at_ns > l->timed_ns + LONG_NS &&
-	       !((t->ts_failed_mask | t->ts_dirty_mask | l->uncommitted) & thawed);
+	       !((t->ts_failed_mask | t->ts_dirty_mask | t->unrestarted_mask | l->uncommitted) &
+		 thawed);
 }
 
 /* One that runs alone does so whatever its timeslice. */
@@ -271,6 +273,28 @@ static void note_period(struct cgpu_check *l, u64 gap_ns)
 	l->period_ns = l->period_ns ? (7 * l->period_ns + gap_ns) / 8 : gap_ns;
 }
 
+/* A sample shows something if one container at least was frozen, or thawed, all around it. Where nothing changes and
+ * none is known to be either, none has the GPU open.
+ */
+static void note_shown(struct cgpu_check *l, u32 marks, const struct cgpu_check_mark *at)
+{
+	if (marks && (at->frozen | at->thawed))
+		l->blind = 0;
+	else if (marks != 1)
+		l->blind += l->blind < CGPU_CHECK_BLIND;
+}
+
+/**
+ * cgpu_check_is_blind() - do the samples show nothing
+ * @l: the effect check
+ *
+ * Where turns are shorter than MARGIN_NS before and after a sample, every container changes around each.
+ */
+bool cgpu_check_is_blind(const struct cgpu_check *l)
+{
+	return l->blind >= CGPU_CHECK_BLIND;
+}
+
 /**
  * cgpu_check_sample() - add a utilisation sample
  * @l: the effect check
@@ -284,13 +308,15 @@ void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u3
 {
 	struct cgpu_check_mark at, since;
 	u64 before_ns = l->seen_ns;
-	u32 sampled = bit_of(slot), long_frozen = 0;
+	u32 sampled = bit_of(slot), long_frozen = 0, marks;
 
 	if (at_ns <= before_ns)
 		return;
 	l->seen_ns = at_ns;
 	note_period(l, at_ns - before_ns);
-	if (at_ns < MARGIN_NS || !in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at)) {
+	marks = at_ns >= MARGIN_NS ? in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at) : 0;
+	note_shown(l, marks, &at);
+	if (!marks) {
 		l->left_engine = 0;
 		return;
 	}

@@ -13,7 +13,8 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-#define CGPU_CHECK_MARKS	1024	/* two per hand-over: a second of the shortest slices */
+#define CGPU_CHECK_MARKS	2048	/* two per hand-over: 2 s of slices of 2 ms. Shorter ones show nothing */
+#define CGPU_CHECK_BLIND	15u	/* so many samples in a row that show nothing: 3 s */
 #define CGPU_CHECK_IDLE		0xffffffffu	/* the engine was idle */
 #define CGPU_CHECK_FOREIGN	0xfffffffeu	/* a process that is no container's, or of two */
 #define CGPU_CHECK_UNIT		1024u	/* of a sample */
@@ -64,7 +65,7 @@ struct cgpu_check {
 	u64 next_ns;		/* no hold before */
 	u64 wait_ns;		/* after a suspicion that came to nothing: doubles */
 	u32 seen;		/* CGPU_CTRL_* that were seen to move the share */
-	u32 pad;
+	u32 blind;		/* samples in a row that show nothing of any container, to CGPU_CHECK_BLIND */
 	u64 period_ns;		/* of the samples, a running mean; 0: not known */
 	u64 reserved[5];
 	struct cgpu_check_slot slot[CGPU_SLOTS];
@@ -95,6 +96,8 @@ void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns);
 u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns);
 /* Add a sample, in order of time. @slot: on the engine, or CGPU_CHECK_*. */
 void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot);
+/* The samples show nothing: the slices are shorter than what a sample needs around it. */
+bool cgpu_check_is_blind(const struct cgpu_check *l);
 /* If @find->hold is not 0, call cgpu_check_hold(). */
 void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find);

@@ -189,6 +189,7 @@ int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 	t->slot[free_slot].cookie = cookie;
 	t->slot[free_slot].weight = left ? weight : 0;
 	t->slot[free_slot].highprio = (u8)highprio;
+	cgpu_ceiling_fill(t, free_slot);
 	t->new_mask |= 1u << free_slot;
 	pack(t);
 	*slot = free_slot;
@@ -220,6 +221,8 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
 	t->freeze_unknown_mask &= gone;
 	t->ts_failed_mask &= gone;
 	t->ts_dirty_mask &= gone;
+	t->unrestarted_mask &= gone;
+	t->part_thawed_mask &= gone;
 	t->held_mask &= gone;
 	t->hold_mask &= gone;
 	pack(t);
@@ -258,7 +261,8 @@ int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns
  * @ceiling: in parts of max_inst, at least its weight; 0: none
  * @now_ns: monotonic
  *
- * Kept under every policy, in force under burst. A changed ceiling gives no new budget.
+ * Kept under every policy, in force under burst. Its budget is full when the container is added, and is kept
+ * while it has no ceiling: neither another one nor one set again gives a new budget.
  *
  * Context: Caller serialises. Acts at the next cgpu_sched_next().
  * Return: 0 or -EINVAL.
@@ -270,8 +274,6 @@ int cgpu_sched_set_ceiling(struct cgpu_sched *t, u32 slot, u64 ceiling, u64 now_
 	if (ceiling && ceiling < t->slot[slot].weight)
 		return -EINVAL;
 	account(t, now_ns);
-	if (!t->slot[slot].ceiling)
-		cgpu_ceiling_fill(t, slot);
 	t->slot[slot].ceiling = (u32)ceiling;
 	cgpu_rr_refresh(t);
 	return 0;
@@ -444,8 +446,7 @@ void cgpu_sched_set_paused(struct cgpu_sched *t, u32 paused, u64 now_ns)
  *
  * Context: Caller serialises.
  */
-void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
-			     u32 tsgs, u64 now_ns)
+void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels, u32 tsgs, u64 now_ns)
 {
 	if (!is_live(t, slot))
 		return;
@@ -454,10 +455,11 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 		t->slot[slot].closed_ns = now_ns;
 	if (t->slot[slot].highprio && !t->slot[slot].channels && channels)
 		cgpu_use_opened(t, now_ns);
+	if (tsgs > t->slot[slot].tsgs || (tsgs == t->slot[slot].tsgs && channels == t->slot[slot].channels))
+		t->ts_dirty_mask |= 1u << slot;
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
 	cgpu_rr_refresh(t);
-	t->ts_dirty_mask |= 1u << slot;
 	t->touched_mask |= 1u << slot;
 	if (!channels) {
 		t->slot[slot].timeslice_us = 0;

@@ -39,7 +39,9 @@ u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
  *
  * The status of a call does not show it: calls of an ineffective control succeed. From the
  * first use without effect on, no slot is reported as enforced; after the third in a row
- * the control is disabled.
+ * freezing is disabled. Timeslices never are: a container that launches one short kernel at a
+ * time leaves the GPU before its timeslice ends, and gets as much with an effective control as
+ * without one. To disable it would cost all containers their shares.
  *
  * Context: Caller serialises.
  * Return: the policy in force.
@@ -51,6 +53,8 @@ u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 n
 	if (!(t->controls & control))
 		return t->policy;
 	*no_effect_count = moved ? 0 : *no_effect_count + 1;
+	if (*no_effect_count >= NO_EFFECT_MAX && control == CGPU_CTRL_TIMESLICE)
+		*no_effect_count = NO_EFFECT_MAX - 1;
 	if (*no_effect_count >= NO_EFFECT_MAX) {
 		t->ineffective |= control;
 		return cgpu_sched_set_controls(t, t->controls & ~control, now_ns);

@@ -6,7 +6,11 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* Count a failed call for each of @slots, and put off the repetition of all. */
-void cgpu_failed_count(struct cgpu_sched *t, u32 slots, u64 at_ns);
+/* Which calls that failed may be repeated, by slot; when the next of the others. */
+u32 cgpu_failed_due(const struct cgpu_sched *t, u64 now_ns);
+void cgpu_failed_until(const struct cgpu_sched *t, u32 due, u64 *until_ns);
+
+/* Calls for @called were made; those of @failed and @ts_failed are put off. */
+void cgpu_failed_count(struct cgpu_sched *t, u32 called, u32 failed, u32 ts_failed, u64 at_ns);
 
 #endif

@@ -32,6 +32,8 @@ struct cgpu_sched_plan {
 	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
 	u32 thaw_mask;
 	u32 timeslice_mask;	/* slots whose timeslice must be (re)set to timeslice_us[] */
+	u32 unrestarted_mask;	/* of these, those that were set before, without a restart since */
+	u32 restart;		/* 1: restart the runlist once a timeslice was set; 0: a later plan does */
 	u32 thaw_first;		/* 1: thaw, then freeze (short overlap instead of a gap) */
 	u32 curr;
 	u32 timeslice_us[CGPU_SLOTS];	/* 0: the driver's own default */
@@ -45,6 +47,9 @@ struct cgpu_sched_ack {
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
 	u32 timeslice_more;	/* slots of which some TSGs have it: plan the rest again */
+	u32 unrestarted_mask;	/* slots of which timeslices were set, and wait for a restart */
+	u32 part_thawed_mask;	/* slots whose thaw failed, but some channels run: in run_mask too */
+	u8 pad[4];
 };
 
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
@@ -79,9 +84,10 @@ u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns);
  */
 int cgpu_sched_set_costs(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns);
 
-/* The shell looked whether the share moved when @control was used. One that three times in a
- * row moved nothing is ineffective: it is taken away as by cgpu_sched_set_controls(), which is
- * also what gives it back. Returns the policy in force.
+/* The shell looked whether the share moved when @control was used. From the first time that it did
+ * not, no slot is reported as enforced. Freezing that three times in a row moved nothing is
+ * ineffective: it is disabled as by cgpu_sched_set_controls(), which also enables it again.
+ * Timeslices stay in use. Returns the policy in force.
  */
 u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
 

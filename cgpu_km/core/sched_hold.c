@@ -40,7 +40,8 @@ void cgpu_hold_step(struct cgpu_sched *t, u64 *left_ns)
 	u64 every_ns = t->hold_every_ns, now_ns = t->last_ns, over_ns, due_ns;
 	u32 mask;
 
-	if (!t->hold_mask)
+	/* A plan of a pause has no end, and freezes none. */
+	if (!t->hold_mask || t->paused)
 		return;
 	over_ns = t->hold_at_ns + AROUND_NS;
 	if (now_ns >= over_ns)

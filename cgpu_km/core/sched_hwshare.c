@@ -62,6 +62,25 @@ u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timesli
 }
 
 /**
+ * cgpu_hw_most_tsgs() - TSGs of the slot that has most of them
+ * @t: the scheduler
+ * @mask: of slots
+ *
+ * Return: at least 1.
+ */
+u32 cgpu_hw_most_tsgs(const struct cgpu_sched *t, u32 mask)
+{
+	u32 most = 1;
+
+	for (; mask; mask &= mask - 1) {
+		u32 tsgs = t->slot[__builtin_ctz(mask)].tsgs;
+
+		most = tsgs > most ? tsgs : most;
+	}
+	return most;
+}
+
+/**
  * cgpu_is_one() - exactly one
  * @mask: of slots
  */

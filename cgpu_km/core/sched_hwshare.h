@@ -19,6 +19,9 @@ u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timesli
 /* Those of @ran, slots that may run and do not sleep, that the hardware divides the GPU among. */
 u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran);
 
+/* TSGs of the slot of @mask that has most of them, at least 1. */
+u32 cgpu_hw_most_tsgs(const struct cgpu_sched *t, u32 mask);
+
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);
 

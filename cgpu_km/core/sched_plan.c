@@ -8,8 +8,10 @@
 #include "sched_dense.h"
 #include "sched_failed.h"
 #include "sched_hold.h"
+#include "sched_hwshare.h"
 #include "sched_prio.h"
 #include "sched_resist.h"
+#include "sched_restart.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
 #include "sched_gpu.h"
@@ -28,6 +30,7 @@ struct plan_input {
 	bool expected;		/* exclusive, and awake not long ago */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
+	u32 crowd;		/* the others of @low: they have turns to themselves */
 	u32 corun;		/* of these, how many do at once */
 	u32 restless;		/* those that sleep now and then */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
@@ -71,6 +74,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->awake = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
 	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low) : v->low;
+	v->crowd = v->low & ~v->corunnable;
 	v->corun = 1;
 	v->ts_scale = 1;
 	if (v->present && !v->exclusive) {
@@ -213,8 +217,10 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	if (v->exclusive)
 		return run_exclusive(t, v);
 	if (bounded && v->policy->slices && !v->policy->fixed_round &&
-	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, v->ts_scale, &v->left_ns))
+	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, &v->ts_scale, &v->left_ns)) {
+		cgpu_prio_end_period(t);
 		return run_high(t, v, bounded);
+	}
 	/* Each period leaves the others their part: beside high priority they get as little as can be. */
 	if (bounded && !v->policy->fixed_round)
 		v->ts_scale = CGPU_PRIO_TS_SCALE_MAX;
@@ -240,7 +246,7 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	if (t->paused)
 		return 0;
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
-	if (v->policy->slices && (v->low & ~v->corunnable) >> slot & 1)
+	if (v->policy->slices && v->crowd >> slot & 1)
 		return 0;
 	if (v->exclusive && t->prio_throttled && v->expected)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
@@ -266,23 +272,11 @@ static u64 wait_ns(const struct cgpu_sched *t, const struct plan_input *v, u32 s
 	return cgpu_rr_timeslice_wait_ns(t, slot);
 }
 
-static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
-{
-	u32 most = 1;
-
-	for (; mask; mask &= mask - 1) {
-		u32 tsgs = t->slot[__builtin_ctz(mask)].tsgs;
-
-		most = tsgs > most ? tsgs : most;
-	}
-	return most;
-}
-
-static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bool retry,
+static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, u32 due,
 			    struct cgpu_sched_plan *plan)
 {
 	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
-	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low | t->hold_mask : 0);
+	u32 most = cgpu_hw_most_tsgs(t, v->policy->timeslice_us ? v->high | v->low | t->hold_mask : 0);
 
 	v->restless = mask ? cgpu_rr_restless(t) : 0;
 	for (; mask; mask &= mask - 1) {
@@ -298,8 +292,10 @@ static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bo
 		if (want_us != have_us || (want_us && (t->ts_dirty_mask & bit)))
 			plan->timeslice_mask |= bit;
 	}
-	if (!retry)
-		plan->timeslice_mask &= ~t->ts_failed_mask;
+	plan->unrestarted_mask = t->controls & CGPU_CTRL_TIMESLICE ? t->unrestarted_mask & v->opened : 0;
+	plan->timeslice_mask &= ~t->ts_failed_mask | due;
+	plan->unrestarted_mask &= ~t->ts_failed_mask | due;
+	cgpu_restart_plan(t, plan, &v->left_ns);
 }
 
 /**
@@ -316,8 +312,7 @@ static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bo
  */
 void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan)
 {
-	bool retry = now_ns >= t->retry_ns;
-	u32 want, again;
+	u32 due = cgpu_failed_due(t, now_ns), want, again;
 	struct plan_input v;
 
 	cgpu_sched_update(t, now_ns);
@@ -334,21 +329,24 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	/* One without channels needs no call to be thawed or frozen. */
 	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);
 	t->freeze_unknown_mask &= v.opened;
+	t->part_thawed_mask &= v.opened;
 	t->ts_failed_mask &= v.opened;
-	again = retry ? t->freeze_unknown_mask : 0;
+	t->unrestarted_mask &= v.opened;
+	again = t->freeze_unknown_mask & due;
 	plan->run_mask = want;
-	plan->freeze_mask = ((t->run_mask & ~t->freeze_unknown_mask) | again) & ~want & v.opened;
+	/* A freeze does not wait until a thaw may be repeated. */
+	plan->freeze_mask = ((t->run_mask & ~t->freeze_unknown_mask) | t->part_thawed_mask | again) &
+			    ~want & v.opened;
 	plan->thaw_mask = ((~t->run_mask & ~t->freeze_unknown_mask) | again) & want & v.opened;
 	plan->thaw_first = cgpu_rr_thaws_first(t);
 	plan->curr = t->rr[v.active ? CGPU_RR_PRIO : CGPU_RR_NORMAL].curr;
-	plan_timeslices(t, &v, retry, plan);
+	plan_timeslices(t, &v, due, plan);
 
 	if (v.left_ns < CGPU_NEVER_NS - now_ns)
 		plan->until_ns = now_ns + v.left_ns;
 	else
 		plan->until_ns = CGPU_NEVER_NS;
-	if ((t->freeze_unknown_mask | t->ts_failed_mask) && !retry && t->retry_ns < plan->until_ns)
-		plan->until_ns = t->retry_ns;
+	cgpu_failed_until(t, due, &plan->until_ns);
 	plan->late_ns = cgpu_rr_late_ns(t, plan->curr);
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened &
@@ -459,7 +457,8 @@ static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, 
  * @ack: when each part took effect, and what is in force now
  *
  * If @ack differs from @plan, a call failed: the state of that container is unknown, and
- * the call for its next state is repeated after 1 ms, then 2, up to 64.
+ * the call for its next state is repeated after 1 ms, then 2, up to 64. One whose thaw failed for
+ * some channels runs with the others: it is charged, and its freeze is not put off.
  *
  * A plan is acknowledged once: the same acknowledgement again, or one of a plan without calls,
  * changes nothing. Counted twice, a failed call would double the time until it is repeated.
@@ -471,23 +470,25 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 {
 	u32 known = t->live_mask & ~t->new_mask;
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
-	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
-	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
+	/* What ran before its thaw failed still does. */
+	u32 part = plan->thaw_mask & known & (ack->part_thawed_mask | (t->run_mask & ~ack->run_mask));
+	/* Of one that waits until its call is repeated the plan says what should be. */
+	u32 kept = ~known | (t->freeze_unknown_mask & ~called);
+	u32 in_force = ((ack->run_mask | part) & ~kept) | (t->run_mask & kept);
+	u32 failed = ((ack->run_mask ^ plan->run_mask) & called) | part;
 	u32 ts_failed = plan->timeslice_mask & ~(ack->timeslice_mask | ack->timeslice_more) & known;
 
 	if (!t->inflight)
 		return;
 	switch_over(t, ack, in_force);
-	if (ack->restarted_ns)
-		cgpu_account_restart(t, ack->restarted_ns);
+	cgpu_restart_note(t, plan->timeslice_mask, ack->unrestarted_mask & known, ack->restarted_ns);
 	ack_timeslices(t, plan, ack);
 
 	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;
+	t->part_thawed_mask = (t->part_thawed_mask & ~called) | part;
 	t->ts_failed_mask = (t->ts_failed_mask & ~plan->timeslice_mask) | ts_failed;
 	t->inflight = 0;
 	cgpu_rr_planned(t);
-	if (failed | ts_failed)
-		cgpu_failed_count(t, failed, later_ns(ack->frozen_ns, ack->thawed_ns));
-	else if (!(t->freeze_unknown_mask | t->ts_failed_mask))
-		t->fails = 0;
+	cgpu_failed_count(t, called | (plan->timeslice_mask & known), failed, ts_failed,
+			  later_ns(ack->frozen_ns, ack->thawed_ns));
 }

@@ -3,12 +3,12 @@
 #include "sched_prio.h"
 
 #include "policy.h"
-#include "sched_dense.h"
 #include "sched_hwshare.h"
+#include "sched_resist.h"
 #include "sched_rr.h"
 #include "sched_use.h"
 
-#define SLACK_NS	250000ull	/* less than a control call: not worth one */
+#define SLACK_NS	CGPU_PRIO_SLACK_NS
 #define SPREAD_PERCENT	16u	/* so much shorter a period is while samples come */
 #define LEAST_PARTS	32u	/* timeslices leave such a part at least: 16:1, rounded up to a power of two */
 
@@ -28,8 +28,6 @@
 #define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 #define KNOWN_SWITCHES	2u	/* so many switches at least, where several of the others' TSGs alternate */
 
-#define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
-#define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
 #define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
@@ -81,15 +79,10 @@ static void roll_period(struct cgpu_sched *t, u64 quota_ns, u64 now_ns)
 	}
 }
 
-static s64 budget_max_ns(const struct cgpu_sched *t)
-{
-	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
-}
-
 static void open_period(struct cgpu_sched *t, u64 now_ns)
 {
 	s64 quota_ns = (s64)(CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio);
-	s64 used_ns = budget_max_ns(t) - t->prio_budget_ns;
+	s64 used_ns = cgpu_prio_budget_max_ns(t) - t->prio_budget_ns;
 	u32 i;
 
 	t->prio_period_ns = now_ns ? now_ns : 1;
@@ -183,13 +176,13 @@ static u64 in_round_us(const struct cgpu_sched *t, u32 mask, u32 ts_scale, bool 
 	return out;
 }
 
-/* The timeslices of all of @mask can be set, by this plan if they are not yet, and none was slow to leave the GPU. */
+/* The timeslices of all of @mask can be set, by this plan if they are not yet, and none delays its freezes. */
 static bool obeys_timeslices(const struct cgpu_sched *t, u32 mask)
 {
 	if (!(t->controls & CGPU_CTRL_TIMESLICE) || (mask & t->ts_failed_mask))
 		return false;
 	for (; mask; mask &= mask - 1)
-		if (t->slot[__builtin_ctz(mask)].slow_freezes)
+		if (cgpu_resist_is_slow(t, &t->slot[__builtin_ctz(mask)]))
 			return false;
 	return true;
 }
@@ -199,22 +192,33 @@ static bool obeys_timeslices(const struct cgpu_sched *t, u32 mask)
  * @t: the scheduler, accounted up to now
  * @high: high-priority slots that may run, one at a time
  * @low: the others that have opened the GPU, one at a time
- * @ts_scale: cgpu_prio_ts_scale()
+ * @ts_scale: cgpu_prio_ts_scale(); raised where high priority that uses little has several TSGs
  * @left_ns: lowered to the time until the answer may change without an event
  *
  * Whenever one of @low has work it has its part of the hardware's round. With a ceiling of 95 that
  * is enough, whatever high priority does; with a lower one while it uses less than it may. If it was frozen
  * for the rest of each 100 ms, it would wait for nothing.
+ *
+ * Divided among many TSGs the long timeslices are shorter than a request, and each then waits for all others several
+ * times. High priority that uses little takes nothing by longer ones.
  */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale, u64 *left_ns)
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns)
 {
-	u64 theirs = in_round_us(t, low, ts_scale, false), ours = in_round_us(t, high, ts_scale, true);
+	u64 theirs = in_round_us(t, low, *ts_scale, false), ours = in_round_us(t, high, *ts_scale, true);
+	u32 tsgs;
 
 	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low))
 		return false;
-	if (theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio))
+	if (theirs * LEAST_PARTS >= ours && cgpu_use_is_little(t, left_ns)) {
+		tsgs = cgpu_hw_most_tsgs(t, high);
+		while (tsgs > 1 && *ts_scale < CGPU_PRIO_TS_SCALE_MAX && theirs * LEAST_PARTS >= 2 * ours) {
+			*ts_scale *= 2;
+			ours *= 2;
+			tsgs = (tsgs + 1) / 2;
+		}
 		return true;
-	return theirs * LEAST_PARTS >= ours && cgpu_use_is_little(t, left_ns);
+	}
+	return theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio);
 }
 
 /* What can still come of this period's time without high priority: what is left of the
@@ -262,97 +266,6 @@ u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64
 }
 
 /**
- * cgpu_prio_fill_budget() - another policy begins with a full budget
- * @t: the scheduler
- */
-void cgpu_prio_fill_budget(struct cgpu_sched *t)
-{
-	t->prio_budget_ns = budget_max_ns(t);
-}
-
-/**
- * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms periods
- * @t: the scheduler
- * @budgeted: the run state of every high-priority slot is known
- *
- * A change begins with no period. The budget stays what it is, and is charged in both: closing
- * and opening the GPU gives no new one.
- */
-void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
-{
-	if (t->prio_budgeted == budgeted)
-		return;
-	t->prio_budgeted = budgeted;
-	t->prio_throttled = 0;
-	t->prio_period_ns = 0;
-}
-
-/**
- * cgpu_prio_budget_used_up() - must the high-priority slots share the GPU now
- * @t: the scheduler, accounted up to now
- * @left_ns: lowered to the time until the answer may change
- *
- * The budget grows by prio_ratio of the time and shrinks by what high priority ran while
- * others had work. Full, it lasts for a second without a break.
- */
-bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
-{
-	u64 left;
-
-	if (t->prio_budget_ns <= 0)
-		t->prio_throttled = 1;
-	else if (t->prio_budget_ns >= RESUME_NS)
-		t->prio_throttled = 0;
-	if (t->prio_throttled)
-		left = RESUME_NS;
-	else
-		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + SLACK_NS;
-	if (left < *left_ns)
-		*left_ns = left;
-	return t->prio_throttled;
-}
-
-/* High priority is awake: what the others do not get is its own, so are gaps that could be lent. */
-static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
-{
-	u32 high = t->opened_mask & t->weighted_mask[1] & ~t->asleep_mask & ~t->capped_mask;
-	u32 low = ran & t->weighted_mask[0];
-	/* A slot that is frozen asleep may have work that its word does not show. */
-	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~(t->asleep_mask & t->run_mask);
-	s64 most = budget_max_ns(t);
-	u64 all, got;
-
-	if (len_ns > BURST_NS)
-		len_ns = BURST_NS;
-	got = len_ns;
-	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
-	cgpu_dense_note(t, high, len_ns);
-	all = cgpu_hw_weight(t, ran, true);
-	for (; low; low &= low - 1)
-		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
-	if (rivals && high && !cgpu_dense_forgives(t, high))
-		t->prio_budget_ns -= (s64)got;
-	if (t->prio_budget_ns > most)
-		t->prio_budget_ns = most;
-	if (t->prio_budget_ns < -most)
-		t->prio_budget_ns = -most;
-}
-
-/**
- * cgpu_prio_charge_handover() - the GPU went to others and comes back
- * @t: the scheduler
- * @slot: it has work again
- *
- * The others lost the switch to them, which is in the gap, from their rest. While high priority
- * shares the GPU they have their rest by timeslices.
- */
-void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot)
-{
-	if (t->slot[slot].highprio && !t->prio_throttled && (t->run_mask & t->busy_mask & t->weighted_mask[0]))
-		t->prio_budget_ns -= (s64)t->switch_ns;
-}
-
-/**
  * cgpu_prio_shared_timeslice_us() - timeslice while the budget is used up
  * @t: the scheduler
  * @slot: with or without highprio
@@ -386,7 +299,7 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
 	u64 all;
 
-	charge_budget(t, ran, len_ns);
+	cgpu_prio_charge_budget(t, ran, len_ns);
 	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
 	if (((ran & high) || cgpu_rr_in_force(t, CGPU_RR_PRIO)) && (t->opened_mask & low))

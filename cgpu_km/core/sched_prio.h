@@ -9,6 +9,7 @@
 #include "sched_gpu.h"
 
 #define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
+#define CGPU_PRIO_SLACK_NS	250000ull	/* less than a control call: not worth one */
 #define CGPU_PRIO_TS_SCALE_MAX	8u	/* 64 ms */
 
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
@@ -17,7 +18,7 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
 /* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? @left_ns is lowered to when
  * that may change.
  */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale, u64 *left_ns);
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns);
 
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
@@ -25,10 +26,15 @@ u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
 /* Those of @group that their caps leave time in this period (policies 0, 3). */
 u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64 *left_ns);
 
+/* Timeslices or a budget hold high priority: it has no period. */
+void cgpu_prio_end_period(struct cgpu_sched *t);
+
 /* With the run state of every high-priority slot known, the ceiling is a budget. */
+s64 cgpu_prio_budget_max_ns(const struct cgpu_sched *t);
 void cgpu_prio_fill_budget(struct cgpu_sched *t);
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted);
 bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
+void cgpu_prio_charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot);
 

@@ -19,6 +19,7 @@
 
 #define RECENT_NS	400000000ull
 #define LONG_NS		8000000000ull
+#define LONG_LEAST_NS	2000000000ull	/* parts are of so much at least, while less has passed */
 #define STEP_NS		4000000ull	/* decays are made in steps of this: not at each reading */
 /* So much more than its part is over it: a 64th, and a quarter of a per cent of the GPU. */
 #define OVER_PARTS	64u
@@ -114,18 +115,21 @@ static u32 all_slices(const struct cgpu_sched *t, u32 group, u32 opened)
  * @span: lately, or over some seconds
  * @group: all with highprio or all without
  *
- * A part is of all that have opened the GPU, whether they have work or not.
+ * A part is of all that have opened the GPU, whether they have work or not. In the first seconds of a
+ * GPU a burst of requests is no sign of what a slot will use over some seconds.
  */
 u32 cgpu_recent_over(const struct cgpu_sched *t, enum cgpu_recent_span span, u32 group)
 {
-	u64 sum = all_slices(t, group, t->opened_mask), most;
+	u64 sum = all_slices(t, group, t->opened_mask), all = t->recent_all_ns[span], most;
 	u32 out = 0;
 
+	if (span == CGPU_RECENT_LONG && all < LONG_LEAST_NS)
+		all = LONG_LEAST_NS;
 	for (; sum && group; group &= group - 1) {
 		u32 i = __builtin_ctz(group);
 
-		most = t->recent_all_ns[span] * slices_of(t, i);
-		most += most / OVER_PARTS + t->recent_all_ns[span] * sum / OVER_OF_ALL;
+		most = all * slices_of(t, i);
+		most += most / OVER_PARTS + all * sum / OVER_OF_ALL;
 		if (t->slot[i].recent_ns[span] * sum > most)
 			out |= 1u << i;
 	}

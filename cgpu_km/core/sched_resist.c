@@ -72,14 +72,24 @@ static u32 least_freeze_ns(const struct cgpu_sched *t)
 	return least;
 }
 
-/* Not after one slow call: the driver has a tail. Kernels are taken to delay their preemption if
- * slow freezes are frequent while thaws are not slow as well, or if the call took longer than any
- * tail.
+/**
+ * cgpu_resist_is_slow() - are the freezes of a slot slow more often than the driver's tail makes them
+ * @t: the scheduler
+ * @s: one of its slots
+ *
+ * Not after one slow freeze, and not while thaws are slow as well.
+ */
+bool cgpu_resist_is_slow(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return s->slow_freezes > SLOW_ALLOWED + t->slow_thaws;
+}
+
+/* Kernels are taken to delay their preemption if slow freezes are frequent, or if the call took longer than
+ * any tail.
  */
 static bool was_slow(const struct cgpu_sched *t, const struct cgpu_sched_entity *s, u64 took_ns)
 {
-	return took_ns > TAIL_MAX_NS ||
-	       (took_ns > SLOW_NS && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws);
+	return took_ns > TAIL_MAX_NS || (took_ns > SLOW_NS && cgpu_resist_is_slow(t, s));
 }
 
 /**
@@ -110,6 +120,8 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 		if (one)
 			move_usual(s, took_ns);
 		add_points(&s->slow_freezes, took_ns > SLOW_NS);
+		if (took_ns > TAIL_MAX_NS)	/* no tail of the driver's: one is proof */
+			s->slow_freezes = SLOW_MAX;
 		s->preempt_slow += was_slow(t, s, took_ns);
 	}
 }

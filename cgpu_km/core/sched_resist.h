@@ -12,6 +12,9 @@ void cgpu_resist_note_thaw(struct cgpu_sched *t, u32 started, u64 took_ns);
 /* The same of a freeze. */
 void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns);
 
+/* Are the freezes of @s slow more often than the driver's tail makes them? */
+bool cgpu_resist_is_slow(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
+
 /* Is this freeze taken to be delayed by kernels of @stopped, which ran until its end? */
 bool cgpu_resist_is_late(const struct cgpu_sched *t, u32 stopped, u64 took_ns);
 

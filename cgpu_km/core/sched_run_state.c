@@ -21,6 +21,7 @@
 #define FLICKER_MAX	64u
 #define BURST_LONG_NS	500000ull	/* about what a freeze and a thaw take from others */
 #define LONG_BURSTS_MAX	3u
+#define BRIEF_WORK_NS	12000000ull	/* three quarters of the longest timeslice: what it waits for counts too */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -80,6 +81,22 @@ static void end_burst(struct cgpu_sched_entity *s)
 	s->worked_since_ns = 0;
 }
 
+/* What it was charged since it last fell asleep is about what its work took. By a counter again: of
+ * requests that come by chance some come together.
+ */
+static void fall_asleep(struct cgpu_sched *t, u32 slot)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+
+	if (s->gpu_ns - s->slept_gpu_ns <= BRIEF_WORK_NS)
+		s->brief_work += s->brief_work < CGPU_BRIEF_WORK_MAX;
+	else
+		s->brief_work -= s->brief_work > 0;
+	s->slept_gpu_ns = s->gpu_ns;
+	s->full_turns = 0;
+	t->asleep_mask |= 1u << slot;
+}
+
 /**
  * cgpu_sched_set_run_state() - the run state of the channels was read
  * @t: the scheduler
@@ -134,10 +151,8 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 			continue;
 		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns)
 			end_burst(s);
-		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
-			t->asleep_mask |= bit;
-			s->full_turns = 0;
-		}
+		if (!(t->asleep_mask & bit) && now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
+			fall_asleep(t, i);
 	}
 	return known != was_known || busy != was_busy || t->asleep_mask != was_asleep;
 }
@@ -153,8 +168,12 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 	t->busy_mask &= ~slots;
 	t->asleep_mask &= ~slots;
 	t->dense_mask &= ~slots;
-	for (slots &= t->live_mask; slots; slots &= slots - 1)
-		note_work(&t->slot[__builtin_ctz(slots)], false, 0);
+	for (slots &= t->live_mask; slots; slots &= slots - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(slots)];
+
+		note_work(s, false, 0);
+		s->slept_gpu_ns = s->gpu_ns;
+	}
 }
 
 /**

@@ -140,7 +140,8 @@ static bool slots_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		const struct cgpu_sched_entity *s = &t->slot[i];
 
-		if (s->highprio > 1 || s->weight > t->max_inst || s->first_slice > CGPU_SLOTS)
+		if (s->highprio > 1 || s->weight > t->max_inst || s->first_slice > CGPU_SLOTS ||
+		    s->retries > CGPU_RETRY_DOUBLINGS)
 			return false;
 		if (!s->cookie && (s->weight || s->channels || s->ceiling))
 			return false;
@@ -178,6 +179,7 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
+		    t->unrestarted_mask | t->part_thawed_mask |
 		    t->held_mask | t->hold_mask | t->wait_mask | t->capped_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask | t->dense_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
@@ -191,7 +193,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->timeslice_default_us, 1, CGPU_TIMESLICE_MAX_US) &&
 	       t->switch_ns <= CGPU_SWITCH_MAX_NS &&
 	       t->use_credit <= CGPU_USE_MOST && t->use_little <= 1 && t->use_spread <= 1 &&
-	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
+	       t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
 }
 
 /**

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	16	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	18	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -28,6 +28,8 @@ struct cgpu_sched_entity {
 	u8 full_turns;		/* turns in a row that it used up, at most 3; 0: it slept since */
 	u8 flicker;		/* points for gaps that are too short to be lent */
 	u8 long_bursts;		/* points for work without a longer gap, if it was long */
+	u8 brief_work;		/* points for work that ended soon: CGPU_BRIEF_WORK_*, sched_run_state.h */
+	u8 retries;		/* doublings of the time until a call that failed is repeated */
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 deficit_ns;		/* entitled minus got, carried into the next round */
 	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */
@@ -46,6 +48,8 @@ struct cgpu_sched_entity {
 	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 ceiling;		/* in parts of max_inst, 0: none; at least weight */
 	u64 woken_ns;		/* when it had work again after it slept, or budget after none */
+	u64 retry_ns;		/* no call of it that failed is repeated before */
+	u64 capped_ns;		/* when it last had no budget; 0: never */
 	struct cgpu_wait wait;
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
@@ -54,6 +58,7 @@ struct cgpu_sched_entity {
 	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
 	u64 ts_changed_ns;	/* when its timeslice became another one; 0: never */
 	u64 closed_ns;		/* when it last closed the GPU; 0: never */
+	u64 slept_gpu_ns;	/* gpu_ns when it last fell asleep: what is more is of the work since */
 	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
 };
 
@@ -98,10 +103,8 @@ struct cgpu_sched {
 	u32 ts_dirty_mask;	/* TSGs that may lack the timeslice */
 	u32 ts_failed_mask;	/* the last attempt to set their timeslice failed */
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
-	u32 fails;		/* acks in a row with a failed call */
 	u32 prio_throttled;	/* the ceiling is used up until the 100 ms end */
 	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
-	u64 retry_ns;		/* no failed call is repeated before */
 	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_runtime_ns;
 	u64 last_ns;		/* everything up to here is accounted */
@@ -142,6 +145,9 @@ struct cgpu_sched {
 	u32 hold_mask;		/* slots that are in held_mask around samples only */
 	u64 hold_at_ns;		/* a sample is due */
 	u64 hold_every_ns;	/* and so long after it the next one; more than 0 with hold_mask */
+	u64 restarted_ns;	/* when the runlist was last restarted */
+	u32 unrestarted_mask;	/* slots whose timeslices were set since */
+	u32 part_thawed_mask;	/* their last call, a thaw, failed for some channels: the others run */
 };
 
 #endif

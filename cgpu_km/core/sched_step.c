@@ -5,11 +5,17 @@
 #define AGAIN_NS	75000u	/* to the next plan, if one is over when it is made */
 #define CALLS		4u	/* of a plan at most */
 
+/* Slots of which timeslices were set that no restart put in force yet. */
+static u32 unrestarted(const struct cgpu_step *s)
+{
+	return s->called | s->plan.unrestarted_mask;
+}
+
 static bool needs_restart(const struct cgpu_step *s)
 {
 	const struct cgpu_sched_plan *plan = &s->plan;
 
-	return (plan->timeslice_mask & ~s->ack.timeslice_more) ||
+	return (plan->restart && (unrestarted(s) & ~s->ack.timeslice_more)) ||
 	       (s->restarts && (plan->freeze_mask | plan->thaw_mask));
 }
 
@@ -73,11 +79,13 @@ static void note_call(struct cgpu_step *s, const struct cgpu_step_event *event)
 	case CGPU_STEP_TIMESLICE:
 		ack->timeslice_mask = event->done;
 		ack->timeslice_more = event->more;
+		s->called = event->called & s->plan.timeslice_mask;
 		/* Setting timeslices is not part of the duration of a freeze or thaw. */
 		ack->begin_ns = event->end_ns;
 		return;
 	case CGPU_STEP_THAW:
 		s->thawed = event->done;
+		ack->part_thawed_mask = event->part & s->plan.thaw_mask & ~event->done;
 		ack->thawed_ns = event->end_ns;
 		break;
 	case CGPU_STEP_FREEZE:
@@ -99,7 +107,7 @@ static void acknowledge(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_
 {
 	const struct cgpu_sched_plan *plan = &s->plan;
 	struct cgpu_sched_ack *ack = &s->ack;
-	bool committed = ack->restarted_ns || !needs_restart(s);
+	bool needed = needs_restart(s), committed = ack->restarted_ns || !needed;
 
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls
@@ -108,8 +116,11 @@ static void acknowledge(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_
 	if (!committed && s->refused_ns) {
 		s->frozen = 0;
 		s->thawed = 0;
+		ack->part_thawed_mask = 0;
 		ack->timeslice_mask = 0;
 	}
+	if (!needed || (!committed && s->refused_ns))
+		ack->unrestarted_mask = unrestarted(s);
 	if (!plan->freeze_mask)
 		ack->frozen_ns = ack->begin_ns;
 	if (!plan->thaw_mask)
@@ -123,7 +134,7 @@ static void acknowledge(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_
 		ack->thawed_ns += s->refused_ns;
 	}
 	ack->run_mask = (plan->run_mask | (plan->freeze_mask & ~s->frozen)) &
-			~(plan->thaw_mask & ~s->thawed);
+			~(plan->thaw_mask & ~(s->thawed | ack->part_thawed_mask));
 	cgpu_sched_ack(t, plan, ack);
 	if (l)
 		cgpu_check_acted(l, t, plan, ack, committed, now_ns);

@@ -43,9 +43,11 @@ struct cgpu_step_event {
 	u32 kind;		/* enum cgpu_step_event_kind */
 	u32 done;		/* done: slots for which all of it succeeded; of a restart: 1, or 0 */
 	u32 more;		/* of timeslices: slots of which some TSGs have it, and none failed */
+	u32 called;		/* of timeslices: slots of which a TSG had another one, and was set */
 	u32 restarts;		/* plan: 1 if a freeze or thaw takes effect only with a restart */
 	u32 known;		/* read */
 	u32 busy;
+	u32 part;		/* of a thaw: slots of which it succeeded for some channels only */
 };
 
 struct cgpu_step {
@@ -60,6 +62,8 @@ struct cgpu_step {
 	u32 frozen;		/* slots for which that one did */
 	u32 next;		/* the call that follows, counted from 0 */
 	u32 restarts;		/* as the event of the plan has it */
+	u32 called;		/* as the event of the timeslices has it */
+	u8 pad[4];
 };
 
 /* @l: NULL where no effect check is kept. */

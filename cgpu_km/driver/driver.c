@@ -93,6 +93,11 @@ static u32 gets;
  */
 static void *get_adapter_state, *get_dev_minor, *get_rm_ops;
 
+/* void rm_client_free_os_events(NvHandle), of RM's side (osapi.h): takes a spinlock of the driver's only. NULL: the
+ * release does not show it.
+ */
+static void *free_os_events;
+
 /* While held, nvidia.ko stays loaded. Of its exports to GPL modules this is the oldest; it
  * is never called.
  */
@@ -127,6 +132,20 @@ static int find_functions(void)
 	get_rm_ops = ops.addr;
 	unregister_kprobes(all, ARRAY_SIZE(all));
 	return 0;
+}
+
+static void find_free_os_events(void)
+{
+	struct kprobe probe = { .symbol_name = "rm_client_free_os_events", .flags = KPROBE_FLAG_DISABLED };
+
+	free_os_events = NULL;
+	if (register_kprobe(&probe)) {
+		pr_notice("%s of nvidia.ko is not found: OS events stay in the driver as long as the file that they were made on\n",
+			  probe.symbol_name);
+		return;
+	}
+	free_os_events = probe.addr;
+	unregister_kprobe(&probe);
 }
 
 static u32 call_get_rm_ops(void)
@@ -187,6 +206,7 @@ int ckm_driver_get(bool quiet)
 		ret = -EOPNOTSUPP;
 		goto err_put;
 	}
+	find_free_os_events();
 	gets = 1;
 	return 0;
 
@@ -425,6 +445,13 @@ u32 ckm_drv_control(u32 client, u32 object, u32 cmd, void *params, u32 size)
 	op.control.params = (uintptr_t)params;
 	op.control.params_size = size;
 	return run_op(&op) ? op.control.status : NV_ERR_RESOURCES;
+}
+
+bool ckm_drv_free_os_events(u32 client)
+{
+	if (free_os_events)
+		ckm_call_original(client, 0, 0, 0, 0, 0, free_os_events);
+	return free_os_events;
 }
 
 u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end)

@@ -90,6 +90,10 @@ bool ckm_driver_owns(const struct file_operations *fops);
 u32 ckm_drv_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);
 u32 ckm_drv_free(u32 client, u32 parent, u32 handle);
 u32 ckm_drv_control(u32 client, u32 object, u32 cmd, void *params, u32 size);
+/* Free the OS events of @client, whichever files they were made on. It must exist until the call returns: the driver
+ * compares the handle. False: the release has no such function, and nothing is freed.
+ */
+bool ckm_drv_free_os_events(u32 client);
 /* Allow client @to, and no other, to dup @object; @end: revoke that. */
 u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end);
 

@@ -5,6 +5,7 @@
 #include <linux/module.h>
 #include <linux/mount.h>
 #include <linux/pseudo_fs.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
 
@@ -139,7 +140,6 @@ struct ckm_backing *ckm_backing_open(struct ckm_container *ct, struct ckm_slot *
 	backing->slot = slot;
 	backing->release = release;
 	INIT_LIST_HEAD(&backing->clients);
-	INIT_LIST_HEAD(&backing->pools);
 	init_rwsem(&backing->view_lock);
 	inode->i_ino = get_next_ino();
 	init_special_inode(inode, S_IFCHR | 0600, rdev);

@@ -15,7 +15,7 @@
 #include <linux/rwsem.h>
 #include <linux/xarray.h>
 
-#include "state/rm_object.h"
+#include "state/rm_maps.h"
 
 struct cgpu_mem;
 struct ckm_container;
@@ -34,26 +34,32 @@ struct ckm_backing {
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused; clients are bound to it */
 	struct list_head ctl_file;	/* ct->end_lock; ctl nodes: on ct->ctl_files until the driver's release */
+	bool ends_itself;		/* ct->end_lock; ctl nodes: the end of the container frees no client of it */
 	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: clients bound to this file */
 	struct xarray exports;		/* ct->rm_lock; exported memory, by index (rm_export.c) */
+	u32 export_bytes;		/* ct->rm_lock; charged to ct for the driver's table of @exports */
 	u64 space_flags;		/* uvm nodes: the tenant's UVM_INITIALIZE flags */
 	const void *space_mm;		/* uvm nodes: of the process that made the space; compared */
 	bool space_no_hmm;		/* acquire; uvm nodes: has an address space without HMM */
 	bool given_up;			/* set once: a call ran unseen, no further ones */
 	bool registered;		/* set once, before REGISTER_FD: may have no clients */
-	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
+	struct rb_root uvm_ranges;	/* ct->rm_lock; uvm nodes: ckm_uvm_range.node (uvm_range.c) */
+	u32 uvm_groups;			/* ct->rm_lock; uvm nodes: range groups */
+	bool uvm_space;			/* ct->rm_lock; uvm nodes: its address space is charged */
 	struct ckm_managed_space *managed;	/* uvm nodes: set once; NULL: no managed memory */
 	u64 pt_bytes;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
 	int keeps_gpus;			/* xchg; ctl nodes: its one ATTACH_GPUS_TO_FD was made */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
 	struct cgpu_mem *map_mem;	/* cmpxchg, set once; system memory that it can map; a reference */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
-	struct ckm_view view;		/* GPU nodes; this and the rest (rm_view.c) */
+	int view_taken;			/* xchg; ctl nodes: a call has made its one mapping context */
+	bool view_made;			/* release, set once; ctl nodes: that call gave it the memory of @view */
+	struct ckm_view view;		/* ctl and GPU nodes; this and the rest (rm_view.c) */
 	struct rw_semaphore view_lock;	/* held for reading while the driver fills page tables in */
-	struct mm_struct *view_mm;	/* view_lock; a reference; of the first mmap; NULL: not mapped yet */
-	bool view_ended;		/* view_lock; what it showed is the driver's again */
+	const struct vm_area_struct *view_filled;	/* view_lock; until its close; of an mmap that has filled in */
+	bool view_ended;		/* view_lock; what it showed is the driver's again, or freed */
 	const struct vm_operations_struct *view_drv;	/* view_lock; the driver's; NULL: not mapped yet */
-	struct vm_operations_struct view_ops;	/* view_lock, written once; @view_drv with our fault and access */
+	struct vm_operations_struct view_ops;	/* view_lock, written once; @view_drv with our fault, access and close */
 };
 
 /**

@@ -23,6 +23,7 @@
 #include "intercept/uvm.h"
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
+#include "intercept/uvm_range.h"
 #include "intercept/witness.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -50,7 +51,7 @@ static void release_backing(struct ckm_backing *backing)
 
 	if (backing->node == CGPU_NODE_UVM) {
 		ckm_managed_release(ct, backing);
-		ckm_uvm_release(ct, backing);
+		ckm_uvm_ranges_release(ct, backing);
 		ckm_uvm_tables_release(ct, backing);
 		return;
 	}
@@ -70,6 +71,7 @@ static void file_ends(struct ckm_backing *backing)
 		mutex_lock(&backing->ct->end_lock);
 		list_del(&backing->ctl_file);
 		mutex_unlock(&backing->ct->end_lock);
+		ckm_os_events_file_ends(backing);
 	}
 	ckm_views_file_ends(backing);
 }
@@ -125,7 +127,7 @@ static int map(struct ckm_backing *backing, struct vm_area_struct *vma)
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
 	vma_set_file(vma, backing->real);
 	return backing->node == CGPU_NODE_GPU ? ckm_view_mmap(backing, vma)
-					      : backing->drv->mmap(backing->real, vma);
+					      : ckm_view_mmap_system(backing, vma);
 }
 
 static int front_mmap(struct file *file, struct vm_area_struct *vma)

@@ -203,7 +203,7 @@ void ckm_fronts_end(struct ckm_container *ct)
 	if (none)
 		return;
 	ckm_container_get(ct);
-	queue_work(ct->queue, &ct->fronts_end);
+	queue_work(ct->ends, &ct->fronts_end);
 }
 
 void ckm_fronts_init(struct ckm_container *ct)

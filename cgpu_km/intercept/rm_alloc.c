@@ -19,6 +19,7 @@
 #include "state/listed.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
+#include "state/rm_tables.h"
 #include "state/slot.h"
 
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
@@ -36,7 +37,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	mutex_lock(&ct->rm_lock);
 	if (!ckm_objs_have_room_locked(ct)) {
 		mutex_unlock(&ct->rm_lock);
-		ckm_call_denied(a->rc->call, "one more than max_objects, of class",
+		ckm_call_denied(a->rc->call, "object over max_objects or host_memsize, class",
 				a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
@@ -73,6 +74,7 @@ static void keep_refused(struct ckm_alloc *a, u32 handle)
 	a->mem = NULL;
 	a->userd = NULL;
 	mutex_lock(&ct->rm_lock);
+	ct->kept = true;
 	obj->overhead = 0;	/* the slot's sum keeps it */
 	mutex_unlock(&ct->rm_lock);
 }
@@ -182,6 +184,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 
 	if (obj->kind == CGPU_KIND_DEVICE)	/* restore the tenant's hClientShare */
 		put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->share);
+	if (status == NV_ERR_NO_MEMORY && a->mem && a->mem->bytes)
+		ckm_mem_no_room(a->slot, a->mem);
 	if (status != NV_OK)
 		return;
 	/* A REGISTER_FD meanwhile may have bound the client to the other file. */
@@ -213,8 +217,14 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	status = NV_ERR_NO_MEMORY;
 	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
 		goto refuse;
-	if (obj->kind == CGPU_KIND_SYSMEM && a->mem && !a->is_dup)
+	if (obj->kind == CGPU_KIND_SYSMEM && a->mem && !a->is_dup && obj->cls != NV01_MEMORY_OS_DESCRIPTOR)
 		correct_host_size(a);
+	if (!ckm_alloc_bind_channel(a)) {
+		ckm_call_denied(call, "channel that the driver puts on another runlist, class", obj->cls);
+		free_refused(a, handle);
+		status = NV_ERR_STATE;
+		goto refuse;
+	}
 
 	mutex_lock(&ct->rm_lock);
 	if (obj->state != CGPU_OBJ_PENDING) {	/* removed with its client's file */
@@ -227,6 +237,7 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	obj->userd = a->userd;
 	a->userd = NULL;
 	obj->state = CGPU_OBJ_LIVE;
+	a->obj->in_space = ckm_space_live_locked(a->obj->space, obj, a->obj->pt_bytes);
 	if (is_scheduled(obj))
 		schedule_locked(a);
 	/* The TSG now has a channel that is not enabled. */
@@ -314,6 +325,20 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 	return status;
 }
 
+/* Of an allocation that the driver refused. Those that were uncharged already are no part of the overhead. */
+static void keep_tables(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->backing->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+
+	if (a->done || !a->pt_bytes)
+		return;
+	mutex_lock(&ct->rm_lock);
+	if (obj->overhead >= a->pt_bytes)
+		obj->overhead -= ckm_space_refused_locked(a->obj->space, obj, a->pt_bytes);
+	mutex_unlock(&ct->rm_lock);
+}
+
 static void finish(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
@@ -351,6 +376,7 @@ static void keep_charged(struct ckm_alloc *a)
 	struct cgpu_obj *obj = &a->obj->core;
 
 	mutex_lock(&ct->rm_lock);
+	ct->kept = true;
 	if (a->in_tree && obj->state == CGPU_OBJ_PENDING) {
 		obj->mem = a->mem;
 		obj->userd = a->userd;
@@ -400,6 +426,7 @@ long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call
 	end_on_card(a);
 	if (call->unseen)
 		keep_charged(a);
+	keep_tables(a);
 	finish(a);
 	return ret;
 }
@@ -429,8 +456,7 @@ static long keep_shared(struct ckm_alloc *a, u32 status)
 	return ckm_rm_answer(a->rc, status);
 }
 
-/* A class without a row stays CGPU_KIND_REFUSED. */
-static void find_class(struct ckm_alloc *a, u32 cls)
+void ckm_alloc_find_class(struct ckm_alloc *a, u32 cls)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_class *row = core->nv.class(ckm_driver_branch(), cls);
@@ -446,7 +472,7 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
 	u32 cls = get32(top, NVOS_H_CLASS), status;
 
-	find_class(&a, cls);
+	ckm_alloc_find_class(&a, cls);
 	/* On a GPU's file the driver allocates events only. An OS descriptor must come
 	 * from RM_ALLOC_MEMORY, which pins the pages: without that, the driver takes
 	 * the tenant's pointer for its own list of pages.
@@ -457,39 +483,15 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 		ckm_call_denied(rc->call, "class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
+	/* FINN_SERIALIZED: the parameters are in another form than that which is checked. The older struct has none. */
+	if (rc->call->size == NVOS64_SIZE && get32(top, NVOS64_FLAGS)) {
+		ckm_call_denied(rc->call, "flags of an allocation", get32(top, NVOS64_FLAGS));
+		return ckm_rm_answer(rc, NV_ERR_ARGUMENT);
+	}
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
 				   get64(top, NVOS64_PARAMS));
 	if (a.cls.kind == CGPU_KIND_SHARED_DATA)
 		return keep_shared(&a, status);
 	return ckm_alloc_run(&a, status, ckm_alloc_post);
-}
-
-/* The older call for system memory; video memory is allocated by RM_ALLOC. */
-long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
-{
-	const u8 *top = rc->call->top;
-	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
-	struct ckm_container *ct = rc->call->backing->ct;
-	u32 cls = get32(top, NVOS_H_CLASS), status;
-	long ret;
-
-	find_class(&a, cls);
-	if (a.cls.kind != CGPU_KIND_SYSMEM) {
-		ckm_call_denied(rc->call, "RM_ALLOC_MEMORY class", cls);
-		return ckm_rm_answer(rc, NV_ERR_CLASS);
-	}
-	a.cls.copied_in = false;	/* they are in the top struct, already copied in */
-	a.contiguous = ((get32(top, NVOS02_FLAGS) >> NVOS02_FLAGS_PHYSICALITY_SHIFT) & 0xf) ==
-		       NVOS02_FLAGS_PHYSICALITY_CONTIGUOUS;
-	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, NVOS02_LIMIT), S64_MAX) + 1);
-	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
-				   get32(top, NVOS_H_NEW), 0);
-	/* The call maps it too, if its flags say so. */
-	mutex_lock(&ct->rm_lock);
-	rc->call->map_mem = ckm_mem_get_locked(ct, a.mem);
-	mutex_unlock(&ct->rm_lock);
-	ret = ckm_alloc_run(&a, status, ckm_alloc_post);
-	ckm_obj_put_mem(ct, rc->call->map_mem);	/* no file has taken it */
-	return ret;
 }

@@ -8,10 +8,11 @@
 struct ckm_call;
 struct ckm_rm_call;
 
-/* Handlers: rm_call.h. */
+/* Handler: rm_call.h. */
 long ckm_rm_run_alloc(struct ckm_rm_call *rc);
-long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc);
 
+/* Set a->cls to the row of class @cls. Without one it stays CGPU_KIND_REFUSED. */
+void ckm_alloc_find_class(struct ckm_alloc *a, u32 cls);
 /**
  * ckm_alloc_prepare() - make the object of an allocation, check it and charge it
  * @a: the allocation, with rc, cls, handle_at and status_at set

@@ -9,6 +9,8 @@
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc_check.h"
+#include "intercept/rm_alloc_hold.h"
+#include "intercept/rm_alloc_notifier.h"
 #include "intercept/rm_call.h"
 #include "intercept/uvm_managed.h"
 #include "state/container.h"
@@ -76,7 +78,8 @@ u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 	if (!a->slot)
 		return NV_OK;
 	core = ckm_core_enter();
-	bytes = core->mem.object_overhead(obj->kind, obj->cls) + a->pt_bytes;
+	/* Of a dup those for mappings are charged at once (charge_range_locked() of rm_map_dma.c). */
+	bytes = core->mem.object_overhead(obj->kind, obj->cls) + (a->is_dup ? 2 : 1) * a->pt_bytes;
 	ckm_core_leave();
 	obj->gpu = a->slot->gpu->index;
 	a->obj->pt_bytes = a->pt_bytes;
@@ -106,13 +109,34 @@ static u32 charge_context(struct ckm_alloc *a)
 				ckm_gpu_context_bytes(a->slot->gpu, engine));
 }
 
+u32 ckm_alloc_engine_type(const struct ckm_alloc *a)
+{
+	return get32(a->rc->call->nested.copy, a->obj->core.kind == CGPU_KIND_TSG ? NV_TSG_ENGINE :
+		     ckm_driver_abi()->channel_engine);
+}
+
+/* The record of a TSG: of the caller's, or of the one that the driver makes for a channel without. */
+static bool new_group(struct ckm_alloc *a)
+{
+	u32 type = ckm_alloc_engine_type(a);
+	const struct cgpu_core_ops *core;
+
+	a->obj->group = ckm_group_alloc();
+	if (!a->obj->group)
+		return false;
+	core = ckm_core_enter();
+	a->obj->group->type = min_t(u32, type, U8_MAX);
+	a->obj->group->on_graphics = a->slot && core->nv.on_graphics(type, a->slot->gpu->async_copies);
+	ckm_core_leave();
+	return true;
+}
+
 /* A TSG takes the buffers of its engine's context at creation, and an id. */
 static u32 charge_group(struct ckm_alloc *a)
 {
 	u32 status = a->slot ? charge_context(a) : NV_ERR_PARENT;
 
-	a->obj->group = ckm_group_alloc();
-	if (!a->obj->group)
+	if (!new_group(a))
 		return NV_ERR_RESOURCES;
 	return status == NV_OK ? take_id(a, CGPU_QUOTA_GROUPS) : status;
 }
@@ -151,101 +175,24 @@ static u32 find_group(struct ckm_alloc *a)
 	}
 	if (a->obj->core.engine == CGPU_ENGINE_OTHER)
 		return NV_OK;
-	a->obj->group = ckm_group_alloc();
-	return a->obj->group ? NV_OK : NV_ERR_RESOURCES;
+	return new_group(a) ? NV_OK : NV_ERR_RESOURCES;
 }
 
-/* The driver's heap takes a channel's USERD back with its handle and gives it to the next allocation,
- * another container's too, while the GPU reads and writes it on (seen of 535 and 550; only a channel on
- * pinned user pages ends with them there, kernel_channel_gv100.c). So a channel depends on its memory:
- * rm_free.c frees the channel first. Both are below one device, so that whatever else takes the memory
- * along takes the channel too. It stays pinned until the channel is in the tree.
+/* Only a new address space or the device's: the driver has others that all clients share. And not with the flags by
+ * which its page tables come from what the driver keeps of the card for the contexts of all (vaspaceapiConstruct()).
  */
-static u32 hold_memory(struct ckm_alloc *a, u32 n, u32 handle)
-{
-	struct ckm_container *ct = a->rc->call->backing->ct;
-	const struct cgpu_obj *device = a->parent->kind == CGPU_KIND_TSG ? a->parent->parent : a->parent;
-	struct cgpu_obj *memory;
-
-	if (!handle)
-		return NV_OK;
-	memory = ckm_obj_pin(ct, a->obj->core.hclient, handle);
-	/* Not LIVE: another thread frees or makes it, so the driver may find it. */
-	if (!memory) {
-		ckm_call_denied(a->rc->call, "channel on memory that is not there, handle", handle);
-		return NV_ERR_NOT_FOUND;
-	}
-	a->held[n] = memory;
-	if (memory->parent != device || (memory->kind != CGPU_KIND_VIDMEM &&
-					 memory->kind != CGPU_KIND_SYSMEM)) {
-		ckm_call_denied(a->rc->call, "channel on what is not memory of its device, class",
-				memory->cls);
-		return NV_ERR_PARENT;
-	}
-	a->obj->core.deps[n].on = memory;
-	return NV_OK;
-}
-
-/* The driver looks a channel's error notifiers up once, takes those of the TSG's handle for a channel
- * that names none, and keeps their address: it and the card's firmware write there on each fault and each
- * token, whatever has the page by then. A handle that it does not find leaves it a NULL pointer, which it
- * follows on a card with firmware (kernel_channel.c, 535 to 580). So a channel depends on them as well.
- */
-static u32 hold_memories(struct ckm_alloc *a)
-{
-	const struct ckm_obj *parent = container_of(a->parent, struct ckm_obj, core);
-	const u8 *p = a->rc->call->nested.copy;
-	const u32 handles[CGPU_DEPS] = {
-		get32(p, ckm_driver_abi()->channel_h_userd),
-		get32(p, NV_CHANNEL_H_ERROR) ?: parent->notifiers[0],
-		get32(p, ckm_driver_abi()->channel_h_ecc) ?: parent->notifiers[1],
-	};
-	u32 n, status = NV_OK;
-
-	if (!ckm_obj_alloc_deps(a->obj))
-		return NV_ERR_RESOURCES;
-	for (n = 0; n < CGPU_DEPS && status == NV_OK; n++)
-		status = hold_memory(a, n, handles[n]);
-	if (status == NV_OK && a->held[0])
-		a->userd = ckm_obj_get_mem(a->rc->call->backing->ct, a->held[0]);
-	return status;
-}
-
-/* The driver takes an address space of any GPU of the client (seen of 535 and 550). A channel would then walk
- * page tables that lie at those addresses in the memory of the other GPU, whoever has them here. The space
- * stays pinned: another one of this name must not take its place during the call.
- */
-u32 ckm_alloc_hold_space(struct ckm_alloc *a, u32 n, u32 handle)
-{
-	if (!handle)
-		return NV_OK;
-	a->held[n] = ckm_obj_pin(a->rc->call->backing->ct, a->obj->core.hclient, handle);
-	if (!a->held[n]) {
-		ckm_call_denied(a->rc->call, "address space that is not there, handle", handle);
-		return NV_ERR_NOT_FOUND;
-	}
-	if (a->held[n]->gpu == a->parent->gpu)
-		return NV_OK;
-	ckm_call_denied(a->rc->call, "address space of another GPU, class", a->obj->core.cls);
-	return NV_ERR_PARENT;
-}
-
-static u32 hold_channel_spaces(struct ckm_alloc *a)
-{
-	const u8 *p = a->rc->call->nested.copy;
-	u32 at = NV_CHANNEL_H_CONTEXT_SHARE, n, status = NV_OK;
-
-	for (n = CGPU_DEPS; at < ckm_driver_abi()->channel_h_userd && status == NV_OK; n++, at += sizeof(u32))
-		status = ckm_alloc_hold_space(a, n, get32(p, at));
-	return status;
-}
-
-/* Only a new address space or the device's: the driver has others that all clients share. */
 static u32 check_vaspace(struct ckm_alloc *a)
 {
-	u32 index = get32(a->rc->call->nested.copy, NV_VASPACE_INDEX);
+	const u8 *p = a->rc->call->nested.copy;
+	u32 index = get32(p, NV_VASPACE_INDEX), flags = get32(p, NV_VASPACE_FLAGS_AT);
 
-	if (index == NV_VASPACE_INDEX_NEW || index == NV_VASPACE_INDEX_DEVICE)
+	if (flags & NV_VASPACE_FLAGS_HEAP_TABLES) {
+		ckm_call_denied(a->rc->call, "page tables of the driver's own heap, flags", flags);
+		return NV_ERR_ARGUMENT;
+	}
+	if (index == NV_VASPACE_INDEX_NEW)
+		return ckm_obj_new_space(a->obj) ? NV_OK : NV_ERR_RESOURCES;
+	if (index == NV_VASPACE_INDEX_DEVICE)	/* keeps no tables of the container's: rm_tables.h */
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "address space", index);
 	return NV_ERR_ARGUMENT;
@@ -317,15 +264,17 @@ static u32 check_plain(struct ckm_alloc *a)
 
 /* A reservation of addresses takes its page tables at once, and for the smallest pages
  * whatever page size is requested (gvaspaceReserveMempool() of gpu_vaspace.c), unless
- * its flags delay the tables or leave them to another allocator than RM. Tables for
- * pages of 64 KiB come on top, a sixteenth.
+ * its flags delay the tables or leave them to another allocator than RM. A sparse one
+ * has its tables in any case: from 555 on the driver clears the flag that delays them
+ * (stdmemValidateParams()). Tables for pages of 64 KiB come on top, a sixteenth.
  */
 u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
 {
 	const struct cgpu_core_ops *core;
 	u64 bytes;
 
-	if (flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
+	if (!(flags & NVOS32_ALLOC_FLAGS_SPARSE) &&
+	    flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
 		return 0;
 	core = ckm_core_enter();
 	bytes = core->mem.page_tables(core->mem.vidmem_bytes(size, attr, attr2));
@@ -372,7 +321,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *obj = &a->obj->core;
 	const u8 *p = a->rc->call->nested.copy;
-	u64 bytes = 0;
+	u64 bytes = 0, copies = a->slot ? a->slot->gpu->async_copies : 0;
 	bool vidmem;
 	u32 status = NV_OK;
 
@@ -399,10 +348,10 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		obj->bytes = bytes;
 		break;
 	case CGPU_KIND_TSG:
-		obj->engine = core->nv.engine(get32(p, NV_TSG_ENGINE));
+		obj->engine = core->nv.engine(get32(p, NV_TSG_ENGINE), copies);
 		break;
 	case CGPU_KIND_CHANNEL:
-		obj->engine = core->nv.engine(get32(p, ckm_driver_abi()->channel_engine));
+		obj->engine = core->nv.engine(get32(p, ckm_driver_abi()->channel_engine), copies);
 		break;
 	}
 	ckm_core_leave();
@@ -412,12 +361,14 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		return NV_ERR_ARGUMENT;
 	case CGPU_KIND_PLAIN:
 		return check_plain(a);
+	case CGPU_KIND_NOTIFIER:
+		return ckm_alloc_check_notifier(a->rc->call, a->obj, a->parent, &a->held[0]);
 	case CGPU_KIND_VIDMEM:
 		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS),
 						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
 		return status ?: ckm_alloc_charge(a, CKM_MEM_DATA, bytes);
 	case CGPU_KIND_SYSMEM:
-		/* Pages of the process are its memory cgroup's already. */
+		/* Pages of the process are its memory cgroup's already (rm_alloc_memory.c). */
 		return obj->cls == NV01_MEMORY_OS_DESCRIPTOR ? NV_OK :
 		       ckm_alloc_charge_host(a, p ? bytes : a->host_bytes);
 	case CGPU_KIND_TSG:
@@ -435,7 +386,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
-		status = hold_channel_spaces(a) ?: hold_memories(a);
+		status = ckm_alloc_hold_channel(a);
 		if (status != NV_OK)
 			return status;
 		status = find_group(a);

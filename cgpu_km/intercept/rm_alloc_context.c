@@ -3,6 +3,8 @@
 #include "call.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "driver/driver.h"
+#include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc_check.h"
 #include "intercept/rm_alloc_context.h"
@@ -49,15 +51,40 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a)
 	return ret ? NV_ERR_RESOURCES : NV_OK;
 }
 
+/* The driver keeps a group's engine where each runlist has channel ids of its own (a host of SR-IOV). Elsewhere a
+ * channel goes where it is first bound, or where its first object belongs, else, on Turing, to graphics' runlist when
+ * it is scheduled (kfifoRunlistSetId_GM107(), kfifoGetDefaultRunlist_GM107(); seen in 535 and 550:
+ * test_the_runlist_of_a_channel_is_that_of_its_first_object). Once it is bound, the driver refuses any other runlist.
+ * So a copy channel is bound, which could come to graphics' runlist and is never frozen, and a channel of graphics,
+ * which a first object of a copy engine would take away: by such a one graphics' runlist cannot be restarted.
+ */
+bool ckm_alloc_bind_channel(const struct ckm_alloc *a)
+{
+	const struct cgpu_obj *obj = &a->obj->core;
+	const struct ckm_group *group = a->obj->group;
+	bool graphics = group && group->on_graphics;
+	u32 type;
+
+	if (obj->kind != CGPU_KIND_CHANNEL || (obj->engine != CGPU_ENGINE_OTHER && !graphics))
+		return true;
+	/* Whatever the type: the chip may lack that engine. */
+	type = graphics ? NV2080_ENGINE_TYPE_GRAPHICS : group ? group->type : ckm_alloc_engine_type(a);
+	return ckm_drv_control(obj->hclient, obj->hobject, NVA06F_CTRL_BIND, &type, sizeof(type)) == NV_OK;
+}
+
 /* The engine whose context the driver makes with this object; CGPU_ENGINE_OTHER: none. For a
- * channel without a TSG the driver makes one.
+ * channel without a TSG the driver makes one. Of a TSG on another engine of graphics' runlist it makes
+ * none: measured, that would be the least that a context was seen to take.
  */
 enum cgpu_engine ckm_alloc_context_of(const struct ckm_alloc *a)
 {
 	bool group = a->obj->core.kind == CGPU_KIND_TSG ||
 		     (a->obj->core.kind == CGPU_KIND_CHANNEL && a->parent->kind != CGPU_KIND_TSG);
 
-	return group && !a->is_dup ? a->obj->core.engine : CGPU_ENGINE_OTHER;
+	if (!group || a->is_dup ||
+	    (a->obj->core.engine == CGPU_ENGINE_GR && ckm_alloc_engine_type(a) > NV2080_ENGINE_TYPE_GR7))
+		return CGPU_ENGINE_OTHER;
+	return a->obj->core.engine;
 }
 
 /* From Ampere on, the driver takes a context's buffers when its TSG is made

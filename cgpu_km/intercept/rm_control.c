@@ -31,7 +31,6 @@ struct control {
 	u64 user;			/* user address of the parameters */
 	u32 size;
 	u32 changes;			/* of the object's group, at the start */
-	bool enables;
 };
 
 static u8 *params_of(struct control *c)
@@ -149,7 +148,7 @@ static void mark_scheduled(struct control *c)
 	/* A channel that was made meanwhile changes the count: the driver may not have
 	 * seen it.
 	 */
-	if (c->enables && group->changes == c->changes)
+	if (group->changes == c->changes)
 		container_of(c->obj, struct ckm_obj, core)->enabled_at = group->changes + 1;
 	mutex_unlock(&c->ct->rm_lock);
 }
@@ -172,7 +171,9 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
  * disabled when it is enabled is the simulator's behaviour, not verified on hardware:
  * freeze it again afterwards. A channel that is enabled already needs neither. Answer
  * that call without the driver and without a freeze, which would delay the next slice
- * as often as the tenant repeats the call.
+ * as often as the tenant repeats the call. A disable is answered: after it an enable would
+ * have to reach the driver, out of turn too, and as often as the tenant repeats both. The
+ * call is made whole, since half an enable would be taken for one.
  */
 static long enable(struct control *c)
 {
@@ -184,12 +185,12 @@ static long enable(struct control *c)
 	c->rc->call->post_data = c;
 	if (!c->obj->engine || !c->slot)
 		return ckm_rm_forward(c->rc);
-	c->enables = params_of(c)[0];
+	if (!params_of(c)[0])
+		return answer_params(c, NV_OK);
+	memset(params_of(c) + NV_SCHEDULE_SKIPS, 0, c->size - NV_SCHEDULE_SKIPS);
 	mutex_lock(&c->ct->rm_lock);
-	if (!c->enables)
-		group->changes++;
 	c->changes = group->changes;
-	is_enabled = c->enables && obj->enabled_at == c->changes + 1;
+	is_enabled = obj->enabled_at == c->changes + 1;
 	mutex_unlock(&c->ct->rm_lock);
 	if (ckm_sched_is_frozen(c->slot)) {
 		if (is_enabled)
@@ -337,6 +338,26 @@ static long gpu_id(struct control *c)
 	return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
 }
 
+/* Turing's driver puts a channel on the runlist of the first engine that it is bound to, and from Ampere on it
+ * writes that of the call into the TSG before it fails: the engine must be of the runlist that the object is
+ * scheduled by.
+ */
+static long bind(struct control *c)
+{
+	const struct ckm_group *group = container_of(c->obj, struct ckm_obj, core)->group;
+	u64 copies = c->slot ? c->slot->gpu->async_copies : 0;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u32 type = get32(params_of(c), 0);
+	bool same = group ? type == group->type || (group->on_graphics && core->nv.on_graphics(type, copies)) :
+		    core->nv.engine(type, copies) == CGPU_ENGINE_OTHER;
+
+	ckm_core_leave();
+	if (c->slot && same)
+		return ckm_rm_forward(c->rc);
+	ckm_call_denied(c->rc->call, "channel bound to another runlist, engine", type);
+	return ckm_rm_answer(c->rc, NV_ERR_STATE);
+}
+
 static long forward(struct control *c)
 {
 	return ckm_rm_forward(c->rc);
@@ -376,6 +397,7 @@ static long (*const handlers[])(struct control *c) = {
 	[CGPU_ADDR_SPACE]	= addr_space,
 	[CGPU_GPU_ID]		= gpu_id,
 	[CGPU_PEERS]		= peers,
+	[CGPU_BIND]		= bind,
 };
 
 static long run(struct control *c)
@@ -422,6 +444,11 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	if (c.row.verdict == CGPU_REFUSE) {
 		ckm_call_denied(rc->call, "control", cmd);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
+	/* With FINN_SERIALIZED the parameters are in another form than that of the row; the others are the kernel's. */
+	if (get32(top, NVOS54_FLAGS)) {
+		ckm_call_denied(rc->call, "flags of a control", get32(top, NVOS54_FLAGS));
+		return ckm_rm_answer(rc, NV_ERR_ARGUMENT);
 	}
 	/* Imports, and the query before an import, may name a file of a container with
 	 * the same IPC name.

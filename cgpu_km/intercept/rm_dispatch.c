@@ -5,6 +5,7 @@
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc.h"
+#include "intercept/rm_alloc_memory.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_control.h"
 #include "intercept/rm_dispatch.h"

@@ -37,7 +37,8 @@ static long run_dup(struct ckm_alloc *a, struct cgpu_obj *src, u32 status)
 static bool may_dup(const struct cgpu_obj *src)
 {
 	return src->kind == CGPU_KIND_VIDMEM || src->kind == CGPU_KIND_SYSMEM ||
-	       src->kind == CGPU_KIND_PLAIN || src->kind == CGPU_KIND_TSG;
+	       src->kind == CGPU_KIND_PLAIN || src->kind == CGPU_KIND_TSG ||
+	       src->kind == CGPU_KIND_DOORBELL;
 }
 
 /* Of the same GPU; system memory below any GPU's device, as libcuda has it for contexts on several. For the
@@ -92,6 +93,7 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 		if (src->kind != CGPU_KIND_SYSMEM)
 			a.obj->core.gpu = src->gpu;
 		a.obj->core.bytes = src->bytes;
+		ckm_obj_set_space(a.obj, src);
 		a.mem = ckm_obj_get_mem(ct, src);
 		if (get32(top, NVOS55_H_OBJECT))
 			status = ckm_alloc_add_pending(&a, get32(top, NVOS55_H_OBJECT));

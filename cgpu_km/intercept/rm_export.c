@@ -18,7 +18,7 @@
 
 /* An exported object, at one index of a control file. */
 struct export {
-	struct cgpu_mem *mem;	/* a reference, or NULL: pages of the process */
+	struct cgpu_mem *mem;	/* a reference; NULL: nothing is charged */
 	u64 bytes;		/* of system memory, if known */
 	u32 cls, kind, gpu;
 };
@@ -27,14 +27,16 @@ struct export {
 struct layout {
 	u32 fd_at, parent_at, objects_at;
 	u32 num_at, index_at;	/* u16; 0: one object, at index 0 */
-	u32 max;
+	u32 max;		/* 0: none, the call only prepares the file */
+	u32 places_at;		/* u16; 0: the driver makes no table of places on the file */
 };
 
 static const struct layout *layout_of(u32 cmd)
 {
 	static const struct layout layouts[] = {
 		{ NV3D05_FD, 0, NV3D05_H_OBJECT, 0, 0, 1 },
-		{ NV3D0B_FD, 0, NV3D0B_OBJECTS, NV3D0B_NUM, NV3D0B_INDEX, NV3D0B_MAX },
+		{ NV3D0A_FD, .places_at = NV3D0A_MAX_OBJECTS },
+		{ NV3D0B_FD, 0, NV3D0B_OBJECTS, NV3D0B_NUM, NV3D0B_INDEX, NV3D0B_MAX, NV3D0B_MAX_OBJECTS },
 		{ NV3D06_FD, NV3D06_H_PARENT, NV3D06_H_OBJECT, 0, 0, 1 },
 		{ NV3D0C_FD, NV3D0C_H_PARENT, NV3D0C_OBJECTS, NV3D0C_NUM, NV3D0C_INDEX,
 		  NV3D0C_MAX },
@@ -43,12 +45,14 @@ static const struct layout *layout_of(u32 cmd)
 	switch (cmd) {
 	case NV0000_CTRL_EXPORT_OBJECT_TO_FD:
 		return &layouts[0];
-	case NV0000_CTRL_EXPORT_OBJECTS_TO_FD:
+	case NV0000_CTRL_CREATE_EXPORT_OBJECT_FD:
 		return &layouts[1];
-	case NV0000_CTRL_IMPORT_OBJECT_FROM_FD:
+	case NV0000_CTRL_EXPORT_OBJECTS_TO_FD:
 		return &layouts[2];
-	default:
+	case NV0000_CTRL_IMPORT_OBJECT_FROM_FD:
 		return &layouts[3];
+	default:
+		return &layouts[4];
 	}
 }
 
@@ -124,10 +128,10 @@ static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *
 	t->ct = rc->call->backing->ct;
 	t->layout = layout_of(cmd);
 	t->client = client;
-	t->num = 1;
+	t->num = min(t->layout->max, 1u);
 	if (t->layout->num_at) {
-		t->num = get_unaligned((const u16 *)(params(t) + t->layout->num_at));
-		t->index = get_unaligned((const u16 *)(params(t) + t->layout->index_at));
+		t->num = get16(params(t), t->layout->num_at);
+		t->index = get16(params(t), t->layout->index_at);
 	}
 	*status = t->num > t->layout->max ? NV_ERR_INVALID_PARAMETER : take_export_file(t);
 	return t;
@@ -191,20 +195,40 @@ static u32 hold_object(struct transfer *t, u32 i, u32 handle)
 	return NV_OK;
 }
 
+/* The driver allocates a place for each of maxObjects, in no memory cgroup, when the file has none yet, and keeps them
+ * until the file closes. It may do so before it refuses the call, so the charge stays: the largest of any call.
+ */
+static u32 charge_places(struct transfer *t)
+{
+	struct ckm_backing *file = t->export_file;
+	u32 bytes, status = NV_OK;
+
+	if (!t->layout->places_at)
+		return NV_OK;
+	bytes = get16(params(t), t->layout->places_at) * NV_EXPORT_BYTES;
+	mutex_lock(&t->ct->rm_lock);
+	if (bytes > file->export_bytes) {
+		if (ckm_host_charge_locked(t->ct, bytes - file->export_bytes))
+			status = NV_ERR_NO_MEMORY;
+		else
+			file->export_bytes = bytes;
+	}
+	mutex_unlock(&t->ct->rm_lock);
+	return status;
+}
+
 /* Allocate before the driver acts: afterwards nothing may fail. */
 static u32 prepare_export(struct transfer *t)
 {
-	u32 i, handle, status;
+	u32 i, handle, status = charge_places(t);
 
-	for (i = 0; i < t->num; i++) {
+	for (i = 0; i < t->num && status == NV_OK; i++) {
 		if (xa_reserve(&t->export_file->exports, t->index + i, GFP_KERNEL_ACCOUNT))
 			return NV_ERR_RESOURCES;
 		handle = get32(params(t), t->layout->objects_at + i * 4);
 		status = handle ? hold_object(t, i, handle) : NV_OK;
-		if (status != NV_OK)
-			return status;
 	}
-	return NV_OK;
+	return status;
 }
 
 /* The driver exports all objects or none (cliresCtrlCmdOsUnixExportObjectsToFd). */
@@ -260,6 +284,9 @@ void ckm_exports_drop(struct ckm_container *ct, struct ckm_backing *backing)
 		cond_resched();
 	}
 	xa_destroy(&backing->exports);
+	mutex_lock(&ct->rm_lock);
+	ckm_host_uncharge_locked(ct, backing->export_bytes);
+	mutex_unlock(&ct->rm_lock);
 }
 
 /* ---- import ---- */
@@ -305,7 +332,7 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	if (t->parent->gpu != e->gpu)
 		return NV_ERR_PARENT;
 	if (!ckm_objs_have_room_locked(t->ct)) {
-		ckm_call_denied(t->rc->call, "one more than max_objects, of class", e->cls);
+		ckm_call_denied(t->rc->call, "object over max_objects or host_memsize, class", e->cls);
 		return NV_ERR_RESOURCES;
 	}
 	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);

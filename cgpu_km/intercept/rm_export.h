@@ -14,14 +14,14 @@ struct ckm_backing;
 struct ckm_container;
 struct ckm_rm_call;
 
-/* Run one of the two calls of each direction, the parameters in call->nested. @cmd is
+/* Run one of the calls of each direction, the parameters in call->nested. @cmd is
  * the control, @client the caller's own. Returns the ioctl's value; RM errors go into
  * the struct's status. No lock held; sleep.
  */
 long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client);
 long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client);
 
-/* @backing is gone: drop the references of its exports. Takes ct->rm_lock for each; sleeps. */
+/* @backing is gone: drop the references of its exports, and the charge of their places. Takes ct->rm_lock for each; sleeps. */
 void ckm_exports_drop(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Removes an object from the tree after the driver freed it. Takes rm_lock. */
+#include <linux/delay.h>
+#include <linux/err.h>
+
 #include "call.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
@@ -10,13 +13,13 @@
 #include "intercept/rm_free.h"
 #include "intercept/rm_os_event.h"
 #include "intercept/rm_view.h"
+#include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/rm_object.h"
 
 struct free {
 	struct cgpu_obj *obj;	/* pinned */
 	u32 status_at;
-	bool takes_os_events;	/* RM_FREE of a client: by NVOS32 they stay, as with its file */
 	bool removed;
 };
 
@@ -26,7 +29,7 @@ static void post_free(struct ckm_call *call, u8 *arg)
 
 	if (get32(arg, f->status_at) != NV_OK)
 		return;
-	if (f->takes_os_events)
+	if (f->obj->kind == CGPU_KIND_CLIENT)
 		ckm_os_events_of_client(call->backing->ct, f->obj->hclient);
 	ckm_objs_remove(call->backing->ct, f->obj);
 	f->removed = true;
@@ -42,6 +45,12 @@ static u32 mark_locked(struct cgpu_obj *obj)
 	return status;
 }
 
+/* NVOS32's free takes any handle. By it the OS events of a client would stay in the driver. */
+static bool may_free(const struct ckm_rm_call *rc, const struct cgpu_obj *obj)
+{
+	return rc->row.nr == NV_ESC_RM_FREE || obj->kind != CGPU_KIND_CLIENT;
+}
+
 static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
@@ -50,12 +59,13 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 	mutex_lock(&ct->rm_lock);
 	f->obj = ckm_obj_live_locked(ct, client, object);
 	if (f->obj && f->obj->owner == rc->call->backing->id)
-		status = mark_locked(f->obj);
+		status = may_free(rc, f->obj) ? mark_locked(f->obj) : NV_ERR_NOT_SUPPORTED;
 	mutex_unlock(&ct->rm_lock);
 	return status;
 }
 
-/* What depends on @obj, pinned: a channel on memory, peers on a subdevice; NULL: nothing. NV_ERR_STATE_IN_USE:
+/* What depends on @obj, pinned: a channel on memory, peers on a subdevice; a channel on a notifier before the
+ * notifier on its memory; NULL: nothing. NV_ERR_STATE_IN_USE:
  * the driver is freeing what it is below, and it as well. Pinned, it cannot be taken that way any more: a free
  * of a channel's TSG is refused. Its names cannot be used again before it is removed.
  */
@@ -67,6 +77,8 @@ static u32 next_dependant(struct ckm_container *ct, struct cgpu_obj *obj, struct
 
 	mutex_lock(&ct->rm_lock);
 	*found = obj->dependant ? obj->dependant->of : NULL;
+	while (*found && (*found)->dependant)
+		*found = (*found)->dependant->of;
 	if (*found) {
 		core = ckm_core_enter();
 		if (core->mem.tree_is_live((*found)->parent)) {
@@ -144,7 +156,6 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 		goto out;
 	}
 	ckm_views_end(ct, f.obj);
-	f.takes_os_events = rc->row.nr == NV_ESC_RM_FREE && f.obj->kind == CGPU_KIND_CLIENT;
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
 	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver has no such object */
@@ -189,7 +200,11 @@ long ckm_rm_run_free(struct ckm_rm_call *rc)
 
 /* ---- the end of a container ---- */
 
-/* The first client of @file, marked as being freed; NULL: none is left, or it cannot be marked. */
+/* A client that the driver refuses to free is freed again, so often for a container, after this time. */
+#define END_TRIES	3
+#define END_AGAIN_MS	100
+
+/* The first client of @file, marked as being freed. NULL: none is left. ERR_PTR(-EBUSY): it cannot be marked. */
 static struct cgpu_obj *first_client(struct ckm_container *ct, struct ckm_backing *file)
 {
 	struct ckm_obj *client;
@@ -197,38 +212,78 @@ static struct cgpu_obj *first_client(struct ckm_container *ct, struct ckm_backin
 
 	mutex_lock(&ct->rm_lock);
 	client = list_first_entry_or_null(&file->clients, struct ckm_obj, bound);
-	if (client && mark_locked(&client->core) == NV_OK)
-		found = &client->core;
+	if (client)
+		found = mark_locked(&client->core) == NV_OK ? &client->core : ERR_PTR(-EBUSY);
 	mutex_unlock(&ct->rm_lock);
 	return found;
 }
 
-static void end_clients_of(struct ckm_container *ct, struct ckm_backing *file)
+/* End the first client of @file. 1: it is gone; 0: none is left; -EAGAIN: the card sleeps; -EBUSY: it is in use though no
+ * call of the container runs, or the driver refused, with @status.
+ */
+static int end_client_of(struct ckm_container *ct, struct ckm_backing *file, u32 *status)
 {
-	u32 status = NV_OK, handle;
-	struct cgpu_obj *client;
+	struct cgpu_obj *client = first_client(ct, file);
+	u32 handle;
 
-	while (status == NV_OK && (client = first_client(ct, file))) {
-		handle = client->hobject;
-		ckm_views_end(ct, client);
-		status = free_in_driver(ct, client, handle);
-		end(ct, client, status == NV_OK);
-		cond_resched();
+	if (IS_ERR_OR_NULL(client))
+		return PTR_ERR_OR_ZERO(client);
+	handle = client->hobject;
+	ckm_os_events_client_ends(ct, handle);
+	ckm_views_end(ct, client);
+	if (!ckm_sched_try_awake()) {
+		end(ct, client, false);
+		return -EAGAIN;
 	}
-	if (status != NV_OK)
-		ckm_alarm(ct, "client 0x%x was not freed, status 0x%x: the container ends with its last mapping\n",
-			  handle, status);
+	*status = free_in_driver(ct, client, handle);
+	ckm_sched_may_sleep();
+	end(ct, client, *status == NV_OK);
+	return *status == NV_OK ? 1 : -EBUSY;
+}
+
+/* End one client. Files without one, and those that have to end it themselves, are last in the list, so that each call
+ * takes the same time. 0: none is left elsewhere. Negative: try again; -EBUSY only if @more.
+ */
+static int end_next_client(struct ckm_container *ct, bool more)
+{
+	struct ckm_backing *file;
+	u32 status = NV_OK;
+	int ret = 0;
+
+	mutex_lock(&ct->end_lock);
+	file = list_first_entry_or_null(&ct->ctl_files, struct ckm_backing, ctl_file);
+	if (file && !file->ends_itself) {
+		ret = end_client_of(ct, file, &status);
+		if (ret == -EBUSY && !more)
+			ckm_alarm(ct, "a client %s, status 0x%x: the container ends with its last mapping\n",
+				  status ? "was not freed" : "is in use without a call", status);
+		if (!ret || (ret == -EBUSY && !more)) {
+			file->ends_itself = true;
+			list_move_tail(&file->ctl_file, &ct->ctl_files);
+			ret = 1;
+		}
+	}
+	mutex_unlock(&ct->end_lock);
+	return ret;
 }
 
 bool ckm_clients_end(struct ckm_container *ct)
 {
-	struct ckm_backing *file;
+	u32 tries = END_TRIES;
 	bool none;
+	int ret;
 
-	mutex_lock(&ct->end_lock);
-	list_for_each_entry(file, &ct->ctl_files, ctl_file)
-		end_clients_of(ct, file);
-	mutex_unlock(&ct->end_lock);
+	while ((ret = end_next_client(ct, tries))) {
+		cond_resched();
+		if (ret == -EBUSY) {
+			tries--;
+			msleep(END_AGAIN_MS);
+		} else if (ret < 0) {
+			/* Without end_lock: a process that closes a file takes it, and could not be frozen. */
+			ckm_sched_stay_awake();
+			ckm_sched_may_sleep();
+		}
+	}
 	mutex_lock(&ct->rm_lock);
 	none = !ct->tree.objects;
 	mutex_unlock(&ct->rm_lock);

@@ -18,7 +18,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object);
 
 /* Free the clients of all control files of a container that has no users any more, with what is seen of their
  * memory. False: some objects are left. Either their file is being released, and ckm_container_end_again()
- * follows, or the driver refused, which is logged. Sleeps; takes end_lock, view_lock, rm_lock.
+ * follows, or the driver refused several times, which is logged. Sleeps; takes end_lock, view_lock, rm_lock.
  */
 bool ckm_clients_end(struct ckm_container *ct);
 

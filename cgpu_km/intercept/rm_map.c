@@ -16,11 +16,17 @@
 #include "intercept/rm_view.h"
 #include "state/container.h"
 #include "state/quota.h"
+#include "state/rm_maps.h"
 #include "state/rm_object.h"
+
+/* Mappings of one memory: the driver walks their list in an unmap, under the locks of the client and of the GPU
+ * (refFindCpuMappingWithFilter()), and keeps a record of each in no memory cgroup. One more is counted as a refused
+ * call.
+ */
+#define MAPS_OF_ONE_MAX	4096
 
 /* A mapping in flight. */
 struct mapping {
-	struct ckm_rm_call *rc;
 	struct ckm_cpu_map *map;	/* until it is inserted */
 	u32 device;			/* by the tenant's call */
 };
@@ -53,6 +59,7 @@ static void insert_map_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
 	lockdep_assert_held(&ct->rm_lock);
 	rb_add(&map->node, &ct->cpu_maps, is_before);
 	list_add(&map->of, &map->memory->cpu_maps);
+	map->memory->cpu_map_count++;
 	ct->maps++;
 }
 
@@ -66,45 +73,60 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	put32(arg, NVOS33_H_DEVICE, m->device);
 	if (get32(arg, NVOS33_STATUS) != NV_OK)
 		return;
-	map->linear = get64(arg, NVOS33_LINEAR);
-	map->at = map->linear;
 	mutex_lock(&ct->rm_lock);
 	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
 	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
+		map->linear = get64(arg, NVOS33_LINEAR);
+		map->at = map->linear;
 		insert_map_locked(ct, map);
-		ckm_view_begin_locked(call->shown_by, map);
+		if (call->shown_by)
+			ckm_view_begin_locked(call->shown_by, map->memory, map->slot ? map : NULL);
 		m->map = NULL;
 	}
 	mutex_unlock(&ct->rm_lock);
 }
 
-static bool has_room(struct ckm_container *ct)
+/* Whether @memory may have one more mapping; @bytes: its size. */
+static bool has_room(struct ckm_call *call, const struct ckm_obj *memory, u64 *bytes)
 {
-	bool room;
+	struct ckm_container *ct = call->backing->ct;
+	const struct cgpu_mem *mem;
+	bool full, room;
 
 	mutex_lock(&ct->rm_lock);
-	room = ckm_objs_have_room_locked(ct);
+	full = memory->cpu_map_count >= MAPS_OF_ONE_MAX;
+	room = !full && ckm_objs_have_room_locked(ct);
+	mem = memory->core.mem;
+	*bytes = mem ? mem->bytes : READ_ONCE(memory->core.bytes);
 	mutex_unlock(&ct->rm_lock);
+	if (full)
+		ckm_call_denied(call, "mappings of one memory over the cap, class", memory->core.cls);
 	return room;
 }
 
-/* NULL: no kernel memory, max_objects, or no BAR1 space left for the slot. */
-static struct ckm_cpu_map *new_map(struct ckm_slot *slot, struct cgpu_obj *memory, const u8 *top)
+/* @slot: NULL if it takes no part of BAR1. NULL: no kernel memory, max_objects, too many of this memory, or no BAR1
+ * space left for the slot.
+ */
+static struct ckm_cpu_map *new_map(struct ckm_call *call, struct ckm_slot *slot, struct cgpu_obj *obj)
 {
+	struct ckm_obj *memory = container_of(obj, struct ckm_obj, core);
 	struct ckm_cpu_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
-	u64 bytes = memory->mem ? memory->mem->bytes : READ_ONCE(memory->bytes);
 	const struct cgpu_core_ops *core;
+	const u8 *top = call->top;
+	u64 bytes;
 
-	if (!map || !has_room(slot->ct))
+	if (!map || !has_room(call, memory, &bytes))
 		goto err_free;
-	core = ckm_core_enter();
-	map->bytes = core->mem.bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
-					  get64(top, NVOS33_LENGTH));
-	ckm_core_leave();
-	if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes))
-		goto err_free;
+	if (slot) {
+		core = ckm_core_enter();
+		map->bytes = core->mem.bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
+						  get64(top, NVOS33_LENGTH));
+		ckm_core_leave();
+		if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes))
+			goto err_free;
+	}
 	map->slot = slot;
-	map->memory = container_of(memory, struct ckm_obj, core);
+	map->memory = memory;
 	map->hclient = get32(top, NVOS_H_ROOT);
 	map->hmemory = get32(top, NVOS33_H_MEMORY);
 	return map;
@@ -114,90 +136,74 @@ err_free:
 	return NULL;
 }
 
-/* Pin the device of a mapping. The driver takes the addresses of @memory for those of that device's GPU: with
- * another GPU's it would map what other containers have there (seen of 535 and 550). System memory has no GPU,
- * and the driver asks only that there is a device.
+/* Whether its mappings take a part of BAR1. A doorbell's do from Hopper on, where the allocation asked for that:
+ * the driver has it as memory then (usermode_api.c). All from Hopper on count as such.
  */
-static u32 hold_device(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
-		       struct cgpu_obj **device)
+static bool is_in_bar1(const struct cgpu_obj *obj)
 {
-	const u8 *top = rc->call->top;
-
-	if (memory->kind == CGPU_KIND_SYSMEM || memory->gpu == CGPU_NO_GPU)
-		return NV_OK;
-	*device = ckm_obj_pin(rc->call->backing->ct, get32(top, NVOS_H_ROOT),
-			      get32(top, NVOS33_H_DEVICE));
-	if (!*device)
-		return NV_ERR_NOT_FOUND;
-	if ((*device)->gpu == memory->gpu)
-		return NV_OK;
-	ckm_call_denied(rc->call, "CPU mapping by another GPU's device, of class", memory->cls);
-	return NV_ERR_PARENT;
+	return obj->kind == CGPU_KIND_VIDMEM ||
+	       (obj->kind == CGPU_KIND_DOORBELL && obj->cls >= HOPPER_USERMODE_A);
 }
 
-/* Let the driver map by the device above the memory. By another device or subdevice it ends the mapping when that is
- * freed, and gives the place in BAR1 to the next one, while memory and view are alive.
+/* All else that the driver maps are registers, or a page that it keeps for channels of several processes: the USERD of
+ * a channel that names none is the next channel's while the mapping stays (tests/rm/test_other_maps.py).
  */
-static u32 map_by_own_device(struct ckm_rm_call *rc, const struct cgpu_obj *memory, const struct cgpu_obj *by)
+static bool may_map(const struct cgpu_obj *obj)
+{
+	return obj->kind == CGPU_KIND_VIDMEM || obj->kind == CGPU_KIND_SYSMEM ||
+	       obj->kind == CGPU_KIND_DOORBELL;
+}
+
+/* Let the driver map @obj, pinned, by the device above it. By another device or subdevice it ends the mapping when that
+ * is freed, and gives the place in BAR1 to the next one, while memory and view are alive. With another GPU's it takes
+ * the addresses for those of that GPU, where other containers have their memory (both seen in 535 and 550), so the
+ * device that the call names must be of the same GPU. System memory has no GPU, and the driver asks only that there
+ * is a device.
+ */
+static u32 map_by_own_device(struct ckm_rm_call *rc, const struct cgpu_obj *obj)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	const struct cgpu_obj *own = memory->parent;
+	const struct cgpu_obj *named, *own = obj;
 	u32 status = NV_ERR_PARENT;
+	u8 *top = rc->call->top;
 
-	if (by->kind != CGPU_KIND_DEVICE && by->kind != CGPU_KIND_SUBDEVICE)
-		return NV_ERR_PARENT;
+	if (obj->kind == CGPU_KIND_SYSMEM)
+		return NV_OK;
 	mutex_lock(&ct->rm_lock);
+	named = ckm_obj_live_locked(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS33_H_DEVICE));
 	while (own && own->kind != CGPU_KIND_DEVICE)
 		own = own->parent;
-	if (own && own->gpu == memory->gpu) {
-		put32(rc->call->top, NVOS33_H_DEVICE, own->hobject);
+	if (!named) {
+		status = NV_ERR_NOT_FOUND;
+	} else if ((named->kind == CGPU_KIND_DEVICE || named->kind == CGPU_KIND_SUBDEVICE) &&
+		   named->gpu == obj->gpu && own && own->gpu == obj->gpu) {
+		put32(top, NVOS33_H_DEVICE, own->hobject);
 		status = NV_OK;
 	}
 	mutex_unlock(&ct->rm_lock);
+	if (status == NV_ERR_PARENT)
+		ckm_call_denied(rc->call, "CPU mapping by another GPU's device or another object, of class",
+				obj->cls);
 	return status;
 }
 
-/* Only the container's own memory may be mapped; it is pinned meanwhile. */
-long ckm_rm_map_memory(struct ckm_rm_call *rc)
+/* Prepare and forward the mapping of @obj, pinned. */
+static long map_own(struct ckm_rm_call *rc, struct cgpu_obj *obj)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	const u8 *top = rc->call->top;
-	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
-					   get32(top, NVOS33_H_MEMORY));
-	struct cgpu_obj *device = NULL;
-	struct mapping m = { .rc = rc, .device = get32(top, NVOS33_H_DEVICE) };
-	struct ckm_slot *slot;
-	u32 status;
+	struct mapping m = { .device = get32(rc->call->top, NVOS33_H_DEVICE) };
+	struct ckm_slot *slot = is_in_bar1(obj) ? ckm_container_slot_of(ct, obj->gpu) : NULL;
+	u32 status = map_by_own_device(rc, obj);
 	long ret;
 
-	if (!obj)
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
-	if (obj->kind == CGPU_KIND_SHARED_DATA) {
-		ret = ckm_shared_map(rc);
-		goto out;
-	}
-	status = hold_device(rc, obj, &device);
-	if (status != NV_OK) {
-		ret = ckm_rm_answer(rc, status);
-		goto out;
-	}
-	slot = obj->kind == CGPU_KIND_VIDMEM ? ckm_container_slot_of(ct, obj->gpu) : NULL;
-	if (slot) {
-		m.map = new_map(slot, obj, top);
-		if (!m.map) {
-			ret = ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
-			goto out;
-		}
-		status = map_by_own_device(rc, obj, device);
-		if (status != NV_OK) {
-			ckm_cpu_map_drop(m.map);
-			ret = ckm_rm_answer(rc, status);
-			goto out;
-		}
-		rc->call->post = post_map;
-		rc->call->post_data = &m;
-		rc->call->shows = true;
-	}
+	if (status != NV_OK)
+		return ckm_rm_answer(rc, status);
+	m.map = new_map(rc->call, slot, obj);
+	if (!m.map)
+		return ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
+	rc->call->post = post_map;
+	rc->call->post_data = &m;
+	rc->call->shows = true;
 	if (obj->kind == CGPU_KIND_SYSMEM)
 		rc->call->map_mem = ckm_obj_get_mem(ct, obj);
 	ret = ckm_rm_forward(rc);
@@ -206,8 +212,28 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 		fput(rc->call->shown_by->real);
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
-out:
-	ckm_obj_unpin(ct, device);
+	return ret;
+}
+
+/* Only the container's own memory and doorbells may be mapped; they are pinned meanwhile. */
+long ckm_rm_map_memory(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->backing->ct;
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
+					   get32(top, NVOS33_H_MEMORY));
+	long ret;
+
+	if (!obj)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	if (obj->kind == CGPU_KIND_SHARED_DATA) {
+		ret = ckm_shared_map(rc);
+	} else if (may_map(obj)) {
+		ret = map_own(rc, obj);
+	} else {
+		ckm_call_denied(rc->call, "CPU mapping of class", obj->cls);
+		ret = ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
 	ckm_obj_unpin(ct, obj);
 	return ret;
 }
@@ -238,6 +264,7 @@ static struct ckm_cpu_map *take_locked(struct ckm_container *ct, u32 client, u32
 		return NULL;
 	rb_erase(&found->node, &ct->cpu_maps);
 	list_del(&found->of);
+	found->memory->cpu_map_count--;
 	ct->maps--;
 	return found;
 }
@@ -288,34 +315,23 @@ static long unmap(struct ckm_rm_call *rc, struct ckm_cpu_map *map)
 	return ret;
 }
 
-/* Of the container's own objects; CGPU_KIND_REFUSED: it has no such one. */
-static u32 kind_of(struct ckm_container *ct, u32 client, u32 object)
+/* No record has this name. Every mapping by MAP_MEMORY has one, so the call fails: after a rename the driver still has
+ * the old name. A mapping that RM_ALLOC_MEMORY made has no record: forward.
+ */
+static long without_map(struct ckm_rm_call *rc, u32 client, u32 handle)
 {
-	u32 kind = CGPU_KIND_REFUSED;
-	struct cgpu_obj *obj;
+	struct ckm_container *ct = rc->call->backing->ct;
+	const struct cgpu_obj *obj;
+	bool shared, forward;
 
 	mutex_lock(&ct->rm_lock);
-	obj = ckm_obj_live_locked(ct, client, object);
-	if (obj)
-		kind = obj->kind;
+	obj = ckm_obj_live_locked(ct, client, handle);
+	shared = obj && obj->kind == CGPU_KIND_SHARED_DATA;
+	forward = obj && obj->kind == CGPU_KIND_SYSMEM;
 	mutex_unlock(&ct->rm_lock);
-	return kind;
-}
-
-/* What names no mapping in the table. Those of video memory are all there, and the driver may know
- * one by that address which the tenant has renamed; the names of all others are the driver's.
- */
-static long without_map(struct ckm_rm_call *rc, u32 client, u32 memory)
-{
-	switch (kind_of(rc->call->backing->ct, client, memory)) {
-	case CGPU_KIND_SHARED_DATA:
-		return ckm_rm_answer(rc, NV_OK);
-	case CGPU_KIND_REFUSED:
-	case CGPU_KIND_VIDMEM:
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
-	default:
+	if (forward)
 		return ckm_rm_forward(rc);
-	}
+	return ckm_rm_answer(rc, shared ? NV_OK : NV_ERR_NOT_FOUND);
 }
 
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Mappings of video memory for the CPU: each takes BAR1 space, which a card has a fixed
- * amount of.
+/* Mappings for the CPU. Those of video memory, and of doorbells from Hopper on, take BAR1 space, which a card has a
+ * fixed amount of.
  */
 #ifndef CKM_RM_MAP_H
 #define CKM_RM_MAP_H

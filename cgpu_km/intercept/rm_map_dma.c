@@ -12,8 +12,11 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_map_dma.h"
 #include "state/container.h"
+#include "state/gpu.h"
 #include "state/memory.h"
+#include "state/rm_maps.h"
 #include "state/rm_object.h"
+#include "state/rm_tables.h"
 
 /* In NVOS46 the address, a u64, is the field before the status; its offset depends on
  * the branch.
@@ -69,20 +72,34 @@ static void post_map_dma(struct ckm_call *call, u8 *arg)
 	mutex_unlock(&ct->rm_lock);
 }
 
+/* The driver sets tables aside for a mapping in a reserved range beside those of the range, and keeps them for the next
+ * one: as much again at most. They go with the range (tests/rm/test_page_tables.py), and so does the charge.
+ */
+static int charge_range_locked(struct ckm_container *ct, struct ckm_obj *range, u64 tables)
+{
+	u64 most = 2 * range->pt_bytes, has = range->core.overhead;
+
+	lockdep_assert_held(&ct->rm_lock);
+	return ckm_obj_overhead_locked(ct, &range->core, has < most ? min(tables, most - has) : 0);
+}
+
 /* On the GPU of @device, which has the page tables. */
 static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory,
-		      const struct cgpu_obj *device)
+		      const struct cgpu_obj *device, struct cgpu_obj *space)
 {
+	struct ckm_obj *range = container_of(space, struct ckm_obj, core);
+	u64 tables = ckm_page_tables_of(ct, memory);
 	int ret = -ENOMEM;
 
 	map->memory = container_of(memory, struct ckm_obj, core);
 	map->slot = ckm_container_slot_of(ct, device->gpu);
 	if (!map->slot)
 		return NV_ERR_NOT_FOUND;
-	map->pt_bytes = ckm_page_tables_of(memory);
+	map->pt_bytes = range->pt_bytes ? 0 : tables;
 	mutex_lock(&ct->rm_lock);
 	if (ckm_objs_have_room_locked(ct))
-		ret = ckm_slot_overhead_locked(map->slot, map->pt_bytes);
+		ret = range->pt_bytes ? charge_range_locked(ct, range, tables)
+				      : ckm_slot_overhead_locked(map->slot, tables);
 	mutex_unlock(&ct->rm_lock);
 	return ret ? NV_ERR_NO_MEMORY : NV_OK;
 }
@@ -96,15 +113,18 @@ static void drop_locked(struct ckm_container *ct, struct ckm_dma_map *map)
 }
 
 /* Of a mapping that post_map_dma() did not insert. If the driver ran the call unseen, it may have mapped: the
- * charge stays until the memory is freed, under a name that no mapping has.
+ * charge stays until the memory is freed, under a name that no mapping has. If it refused, the tables may stay.
  */
-static void drop_or_keep(struct ckm_container *ct, struct ckm_dma_map *map, bool unseen)
+static void drop_or_keep(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *space, bool unseen)
 {
 	mutex_lock(&ct->rm_lock);
 	if (unseen && map->memory->core.state != CGPU_OBJ_DETACHED) {
 		map->at = U64_MAX;
 		file_map_locked(ct, map);
 	} else {
+		if (map->slot->gpu->index == space->gpu)
+			map->pt_bytes -= ckm_space_refused_locked(container_of(space, struct ckm_obj, core)->space,
+								  space, map->pt_bytes);
 		drop_locked(ct, map);
 	}
 	mutex_unlock(&ct->rm_lock);
@@ -134,8 +154,32 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 	ckm_core_leave();
 	if (may)
 		return NV_OK;
-	ckm_call_denied(rc->call, "GPU mapping of another GPU's memory, of class", memory->cls);
+	ckm_call_denied(rc->call, "GPU mapping by another GPU, or with flags of a peer or the kernel, of class",
+			memory->cls);
 	return NV_ERR_PARENT;
+}
+
+/* For a mapping of more than the memory has the driver makes the tables first and then refuses it. They stay as long as
+ * the address space, as large as the length that was named (seen in 535 and 550), and in no charge.
+ */
+static u32 check_length(struct ckm_rm_call *rc, struct cgpu_obj *memory)
+{
+	u64 offset = get64(rc->call->top, NVOS46_OFFSET), length = get64(rc->call->top, NVOS46_LENGTH);
+	/* The driver reports whole units, and compares with all that there is. */
+	u64 bytes = ckm_bytes_of(rc->call->backing->ct, memory) + NV0041_SURFACE_SIZE_UNIT - 1;
+
+	if (offset <= bytes && length <= bytes - offset)
+		return NV_OK;
+	ckm_call_denied(rc->call, "GPU mapping of more than there is, of class", memory->cls);
+	return NV_ERR_LIMIT;
+}
+
+/* The driver leaves the invalidation to the client that asks for it. Until one comes the GPU goes on with the old entry,
+ * when the memory was freed and is another container's.
+ */
+static void invalidate_tlb(struct ckm_rm_call *rc, u32 flags_at, u32 defer)
+{
+	put32(rc->call->top, flags_at, get32(rc->call->top, flags_at) & ~defer);
 }
 
 /* Whether the driver mapped is in its status only. The errno does not show it: the copy
@@ -159,12 +203,13 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	memory = ckm_obj_pin(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
 	status = memory ? hold_place(rc, memory, &device, &space) : NV_ERR_NOT_FOUND;
 	if (status == NV_OK)
-		status = charge_map(ct, map, memory, device);
+		status = check_length(rc, memory) ?: charge_map(ct, map, memory, device, space);
 	if (status != NV_OK) {
 		kfree(map);
 		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
+	invalidate_tlb(rc, NVOS46_FLAGS, NVOS46_FLAGS_DEFER_TLB);
 	rc->map = map;
 	rc->call->post = post_map_dma;
 	rc->call->post_data = rc;
@@ -172,7 +217,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	ret = ckm_rm_forward(rc);
 	ckm_mem_ops_end(ct);
 	if (rc->map)
-		drop_or_keep(ct, rc->map, rc->call->unseen);
+		drop_or_keep(ct, rc->map, space, rc->call->unseen);
 out:
 	ckm_obj_unpin(ct, space);
 	ckm_obj_unpin(ct, device);
@@ -242,6 +287,7 @@ long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 	if (!held)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
 	space = container_of(held, struct ckm_obj, core);
+	invalidate_tlb(rc, NVOS47_FLAGS, NVOS47_FLAGS_DEFER_TLB);
 	mutex_lock(&ct->rm_lock);
 	if (whole)
 		map = take_map_locked(ct, top);

@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "core/nv_abi.h"
+#include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
@@ -12,8 +13,9 @@
 #include "state/listed.h"
 #include "state/rm_object.h"
 
-/* One in the driver's list. It goes by FREE_OS_EVENT, with the file it was made on, or when RM_FREE
- * names its client; not when the client goes with another file (free_os_events() of osapi.c).
+/* One in the driver's list. It goes by FREE_OS_EVENT, with the file it was made on, or with its client: the driver
+ * frees those of a client that RM_FREE names, and the module those of a client that goes otherwise, as long as the
+ * handle is that client's.
  */
 struct os_event {
 	struct list_head node;		/* rm_lock; in ct->os_events */
@@ -31,21 +33,38 @@ static void drop_locked(struct ckm_container *ct, struct os_event *event)
 	kfree(event);
 }
 
+/* One that is being made. */
+struct making {
+	struct os_event *event;		/* NULL: settled */
+	const struct ckm_obj *client;	/* pinned */
+};
+
+/* The client's file is released while this call is on another one. */
+static bool may_alloc(struct ckm_call *call, u8 *arg)
+{
+	const struct making *m = call->post_data;
+
+	lockdep_assert_held(&call->backing->ct->os_event_lock);
+	if (m->client->ends)
+		put32(arg, NV_OS_EVENT_STATUS, NV_ERR_CLIENT);
+	return !m->client->ends;
+}
+
 /* In effect in the driver, or refused by it. os_event_lock is held since before the driver was
  * called, so the records change in the order in which its list does.
  */
 static void post_alloc(struct ckm_call *call, u8 *arg)
 {
 	struct ckm_container *ct = call->backing->ct;
-	struct os_event *event = call->post_data;
+	struct making *m = call->post_data;
 
 	mutex_lock(&ct->rm_lock);
 	if (get32(arg, NV_OS_EVENT_STATUS) == NV_OK)
-		event->live = true;
+		m->event->live = true;
 	else
-		drop_locked(ct, event);
+		drop_locked(ct, m->event);
 	mutex_unlock(&ct->rm_lock);
-	call->post_data = NULL;
+	m->event = NULL;
 }
 
 static void post_free(struct ckm_call *call, u8 *arg)
@@ -92,23 +111,24 @@ static struct os_event *add_pending(struct ckm_rm_call *rc)
 	return NULL;
 }
 
-static long alloc(struct ckm_rm_call *rc)
+static long alloc(struct ckm_rm_call *rc, struct cgpu_obj *client)
 {
+	struct making m = { .event = add_pending(rc), .client = container_of(client, struct ckm_obj, core) };
 	struct ckm_container *ct = rc->call->backing->ct;
-	struct os_event *event = add_pending(rc);
 	long ret;
 
-	if (!event)	/* the driver's answer, too */
+	if (!m.event)	/* the driver's answer, too */
 		return ckm_rm_answer(rc, NV_ERR_RESOURCES);
+	rc->call->may = may_alloc;
 	rc->call->post = post_alloc;
-	rc->call->post_data = event;
+	rc->call->post_data = &m;
 	ret = ckm_rm_forward(rc);
-	if (rc->call->post_data) {	/* the driver's rm_ioctl() was not redirected, or not called */
+	if (m.event) {	/* the driver's rm_ioctl() was not redirected, or not called */
 		mutex_lock(&ct->rm_lock);
 		if (rc->call->unseen)
-			event->live = true;
+			m.event->live = true;
 		else
-			drop_locked(ct, event);
+			drop_locked(ct, m.event);
 		mutex_unlock(&ct->rm_lock);
 	}
 	return ret;
@@ -128,7 +148,7 @@ long ckm_rm_run_os_event(struct ckm_rm_call *rc)
 	}
 	rc->call->serial = &ct->os_event_lock;
 	if (rc->row.nr == NV_ESC_ALLOC_OS_EVENT) {
-		ret = alloc(rc);
+		ret = alloc(rc, client);
 	} else {
 		rc->call->post = post_free;
 		ret = ckm_rm_forward(rc);
@@ -137,18 +157,89 @@ long ckm_rm_run_os_event(struct ckm_rm_call *rc)
 	return ret;
 }
 
-/* Nothing is added for a client that is being freed, or a file that is gone. */
-void ckm_os_events_of_client(struct ckm_container *ct, u32 client)
+/* ---- the end of a client or a file ---- */
+
+/* One that is being made is its call's. */
+static void drop_all_locked(struct ckm_container *ct, u32 client)
 {
 	struct os_event *event, *next;
 
-	mutex_lock(&ct->rm_lock);
+	lockdep_assert_held(&ct->rm_lock);
 	list_for_each_entry_safe(event, next, &ct->os_events, node)
-		if (event->client == client)
+		if (event->live && event->client == client)
 			drop_locked(ct, event);
+}
+
+/* Nothing is added for a client that is being freed. */
+void ckm_os_events_of_client(struct ckm_container *ct, u32 client)
+{
+	mutex_lock(&ct->rm_lock);
+	drop_all_locked(ct, client);
 	mutex_unlock(&ct->rm_lock);
 }
 
+static bool has_some(struct ckm_container *ct, u32 client)
+{
+	const struct os_event *event;
+	bool found = false;
+
+	mutex_lock(&ct->rm_lock);
+	list_for_each_entry(event, &ct->os_events, node)
+		if (event->live && event->client == client) {
+			found = true;
+			break;
+		}
+	mutex_unlock(&ct->rm_lock);
+	return found;
+}
+
+void ckm_os_events_client_ends(struct ckm_container *ct, u32 client)
+{
+	mutex_lock(&ct->os_event_lock);
+	if (has_some(ct, client) && ckm_drv_free_os_events(client))
+		ckm_os_events_of_client(ct, client);
+	mutex_unlock(&ct->os_event_lock);
+}
+
+/* A client of @file that has an OS event, on whichever file; 0: none. */
+static u32 client_with_some_locked(struct ckm_container *ct, const struct ckm_backing *file)
+{
+	const struct os_event *event;
+	const struct cgpu_obj *client;
+
+	lockdep_assert_held(&ct->rm_lock);
+	list_for_each_entry(event, &ct->os_events, node) {
+		client = event->live ? ckm_obj_find_locked(ct, event->client, event->client) : NULL;
+		if (client && client->owner == file->id)
+			return event->client;
+	}
+	return 0;
+}
+
+void ckm_os_events_file_ends(struct ckm_backing *file)
+{
+	struct ckm_container *ct = file->ct;
+	struct ckm_obj *client;
+	u32 handle;
+
+	mutex_lock(&ct->os_event_lock);
+	mutex_lock(&ct->rm_lock);
+	list_for_each_entry(client, &file->clients, bound)
+		client->ends = true;
+	while ((handle = client_with_some_locked(ct, file))) {
+		mutex_unlock(&ct->rm_lock);
+		if (!ckm_drv_free_os_events(handle))
+			goto out;
+		cond_resched();
+		mutex_lock(&ct->rm_lock);
+		drop_all_locked(ct, handle);
+	}
+	mutex_unlock(&ct->rm_lock);
+out:
+	mutex_unlock(&ct->os_event_lock);
+}
+
+/* Nothing is added for a file that is gone. */
 void ckm_os_events_of_file(struct ckm_backing *backing)
 {
 	struct ckm_container *ct = backing->ct;

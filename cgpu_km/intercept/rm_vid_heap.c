@@ -7,6 +7,7 @@
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc.h"
 #include "intercept/rm_alloc_check.h"
+#include "intercept/rm_alloc_hold.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_free.h"
 #include "intercept/rm_vid_heap.h"

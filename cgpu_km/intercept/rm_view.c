@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Owns what files of GPU nodes show. Takes view_lock of a container and of a file, rm_lock. */
+/* Owns what files show of memory. Takes view_lock of a container and of a file, rm_lock. */
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
-#include <linux/sched/mm.h>
 
 #include "compat.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_view.h"
 #include "state/container.h"
+#include "state/rm_maps.h"
+#include "state/rm_object.h"
 #include "uapi.h"
 
 /* Mappings that a walk passes under rm_lock at a time. */
@@ -46,6 +48,26 @@ static int checked_access(struct vm_area_struct *vma, unsigned long addr, void *
 	return ret;
 }
 
+static void checked_close(struct vm_area_struct *vma)
+{
+	struct ckm_backing *backing = backing_of(vma);
+
+	down_write(&backing->view_lock);
+	if (backing->view_filled == vma)
+		backing->view_filled = NULL;
+	up_write(&backing->view_lock);
+	if (backing->view_drv->close)
+		backing->view_drv->close(vma);
+}
+
+/* An mmap has filled in, and the kernel does not know its mapping as one of the file yet: its node was never in a tree. */
+static bool is_filling_locked(const struct ckm_backing *backing)
+{
+	const struct vm_area_struct *vma = backing->view_filled;
+
+	return vma && !READ_ONCE(vma->shared.rb.__rb_parent_color);
+}
+
 static int map_locked(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
 	int ret = backing->drv->mmap(backing->real, vma);
@@ -60,15 +82,14 @@ static int map_locked(struct ckm_backing *backing, struct vm_area_struct *vma)
 		backing->view_ops = *vma->vm_ops;
 		backing->view_ops.fault = checked_fault;
 		backing->view_ops.access = checked_access;
+		backing->view_ops.close = checked_close;
 	}
 	vma->vm_ops = &backing->view_ops;
-	if (!backing->view_mm) {
-		mmgrab(vma->vm_mm);
-		backing->view_mm = vma->vm_mm;
-	}
-	/* Only one process's mmap_lock is known. What the driver mapped for another comes with the fault. */
-	if (backing->view_mm != vma->vm_mm)
+	/* One mmap at a time is waited for. What the driver mapped for another process's comes with the fault. */
+	if (is_filling_locked(backing))
 		ckm_zap_vma(vma);
+	else
+		backing->view_filled = vma;
 	return 0;
 }
 
@@ -83,37 +104,68 @@ int ckm_view_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 	return ret;
 }
 
-void ckm_view_begin_locked(struct ckm_backing *backing, struct ckm_cpu_map *map)
+int ckm_view_mmap_system(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
-	struct ckm_view *view = backing ? &backing->view : NULL;
+	int ret = -ENXIO;
 
-	if (!view || view->map)
-		return;
+	if (!smp_load_acquire(&backing->view_made))
+		return -EINVAL;
+	down_read(&backing->view_lock);
+	if (!backing->view_ended)
+		ret = backing->drv->mmap(backing->real, vma);
+	up_read(&backing->view_lock);
+	return ret;
+}
+
+void ckm_view_begin_locked(struct ckm_backing *backing, struct ckm_obj *memory, struct ckm_cpu_map *map)
+{
+	struct ckm_view *view = &backing->view;
+
 	lockdep_assert_held(&backing->ct->rm_lock);
+	/* A GPU's node without @map shows registers: nothing to take away. */
+	if (view->memory || (!map && backing->node != CGPU_NODE_CTL))
+		return;
+	view->memory = memory;
 	view->map = map;
 	view->walk = backing->ct->view_walk;	/* not of interest to one that runs */
 	list_add_tail(&view->node, &backing->ct->views);
-	map->view = view;
+	if (map)
+		map->view = view;
+	else
+		hlist_add_head(&view->of, &memory->views);
+	smp_store_release(&backing->view_made, true);
+}
+
+/* The rest of an mmap that has filled in, for which no other process and no memory of its own is waited: not for its
+ * mmap_lock, which the process can keep for as long as it wants.
+ */
+static void wait_filled(struct ckm_backing *backing)
+{
+	bool filling;
+
+	for (;;) {
+		down_read(&backing->view_lock);
+		filling = is_filling_locked(backing);
+		up_read(&backing->view_lock);
+		if (!filling)
+			return;
+		usleep_range(100, 1000);
+	}
 }
 
 /* Caller holds ct->view_lock, so the driver has not released the file. */
 static void set_ended(struct ckm_view *view, bool ended)
 {
 	struct ckm_backing *backing = container_of(view, struct ckm_backing, view);
-	struct mm_struct *mm;
 
 	lockdep_assert_held(&backing->ct->view_lock);
 	down_write(&backing->view_lock);
 	backing->view_ended = ended;
-	mm = backing->view_mm;
 	up_write(&backing->view_lock);
-	if (!ended)
+	/* Pages of system memory stay with the mappings that there are. */
+	if (!ended || backing->node == CGPU_NODE_CTL)
 		return;
-	/* An mmap that filled in before is over: the kernel knows its mapping as one of the file. */
-	if (mm) {
-		mmap_read_lock(mm);
-		mmap_read_unlock(mm);
-	}
+	wait_filled(backing);
 	unmap_mapping_range(backing->real->f_mapping, 0, 0, 1);
 }
 
@@ -133,7 +185,7 @@ void ckm_view_end(struct ckm_container *ct, struct ckm_cpu_map *map, bool ended)
 /* Below @root, or without one of a client of the control file with id @owner. */
 static bool goes(const struct ckm_view *view, const struct cgpu_obj *root, u64 owner)
 {
-	const struct cgpu_obj *obj = &view->map->memory->core;
+	const struct cgpu_obj *obj = &view->memory->core;
 
 	if (!root)
 		return obj->owner == owner;
@@ -193,11 +245,16 @@ static void walk(struct ckm_container *ct, const struct cgpu_obj *root, u64 owne
 static void end_own(struct ckm_container *ct, const struct ckm_obj *memory)
 {
 	struct ckm_cpu_map *map;
+	struct ckm_view *view;
 
 	mutex_lock(&ct->view_lock);
 	list_for_each_entry(map, &memory->cpu_maps, of) {
 		if (map->view)
 			set_ended(map->view, true);
+		cond_resched();
+	}
+	hlist_for_each_entry(view, &memory->views, of) {
+		set_ended(view, true);
 		cond_resched();
 	}
 	mutex_unlock(&ct->view_lock);
@@ -221,11 +278,7 @@ static void end_view(struct ckm_container *ct, struct ckm_view *view)
 {
 	mutex_lock(&ct->view_lock);
 	mutex_lock(&ct->rm_lock);
-	if (view->map) {
-		list_del(&view->node);
-		view->map->view = NULL;
-		view->map = NULL;
-	}
+	ckm_view_drop_locked(view);
 	mutex_unlock(&ct->rm_lock);
 	mutex_unlock(&ct->view_lock);
 }
@@ -234,8 +287,6 @@ void ckm_views_file_ends(struct ckm_backing *backing)
 {
 	if (backing->node == CGPU_NODE_CTL)
 		walk(backing->ct, NULL, backing->id);
-	else if (backing->node == CGPU_NODE_GPU)
+	if (backing->node != CGPU_NODE_UVM)
 		end_view(backing->ct, &backing->view);
-	if (backing->view_mm)
-		mmdrop(backing->view_mm);
 }

@@ -4,6 +4,7 @@
 #include <linux/file.h>
 #include <linux/fdtable.h>
 #include <linux/minmax.h>
+#include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/string.h>
@@ -11,18 +12,20 @@
 #include <linux/uaccess.h>
 
 #include "call.h"
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "driver/driver.h"
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
 #include "intercept/dmabuf.h"
 #include "intercept/front_file.h"
+#include "intercept/rm_call.h"
 #include "intercept/seal.h"
 #include "intercept/uvm_charge.h"
 #include "state/container.h"
 #include "state/gpu.h"
 
-enum { PROBE_IOCTL, PROBE_COPY, PROBE_ANSWER, PROBE_FD, PROBE_ACCESS, PROBES };
+enum { PROBE_IOCTL, PROBE_COPY, PROBE_ANSWER, PROBE_FD, PROBE_ACCESS, PROBE_PIN, PROBE_UNPIN, PROBES };
 
 static struct ckm_redirection redirections[PROBES];
 
@@ -36,7 +39,7 @@ static void *original(struct ckm_call *call, u32 row)
 static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
 {
 	struct ckm_call *call = ckm_call_mine();
-	u32 ret;
+	u32 ret = NV_OK;
 
 	if (size != call->size)
 		return NV_ERR_ARGUMENT;
@@ -44,8 +47,9 @@ static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *ar
 	memcpy(arg, call->top, size);
 	if (call->serial)
 		mutex_lock(call->serial);
-	ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
-				original(call, PROBE_IOCTL));
+	if (!call->may || call->may(call, arg))
+		ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
+					original(call, PROBE_IOCTL));
 	call->ran = true;
 	if (call->post)
 		call->post(call, arg);
@@ -94,18 +98,22 @@ static u32 redirected_memcpy_to_user(void __user *to, const void *from, u32 n)
 	return NV_OK;
 }
 
-/* The driver gives a file one mapping context, and keeps the pages after RM_FREE until the mappings and
- * the file are gone: the file keeps their charge. A mapping of video memory loses its pages instead
- * (rm_view.h). No lock: the driver calls this with its own held.
+/* The driver gives a file one mapping context. Mappings keep the pages after RM_FREE, and the last one leaves them to
+ * its file: the file keeps their charge. A mapping of video memory loses its pages instead (rm_view.h). No lock: the
+ * driver calls this with its own held, and then makes the context unless the file has one. False: another call has
+ * taken the file, with whose memory it goes.
  */
-static void keep_mapped(struct ckm_call *call, struct ckm_backing *backing)
+static bool keep_mapped(struct ckm_call *call, struct ckm_backing *backing)
 {
 	if (call->map_mem && !cmpxchg(&backing->map_mem, NULL, call->map_mem))
 		call->map_mem = NULL;
 	if (call->shows && !call->shown_by) {
+		if (backing->node == CGPU_NODE_CTL && xchg(&backing->view_taken, true))
+			return false;
 		get_file(backing->real);
 		call->shown_by = backing;
 	}
+	return true;
 }
 
 /* The driver looks up the private data of an fd from the tenant. The fd names a front
@@ -136,13 +144,11 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 	found = (void *)ckm_call_original(inner, ctl, ARG(priv), 0, 0, 0,
 					  original(call, PROBE_FD));
 	close_fd(inner);
-	/* Another thread replaced the file behind the fd: refuse. */
-	if (found && *priv != backing->real) {
+	/* Another thread replaced the file behind the fd, or another call has taken it: refuse. */
+	if (found && (*priv != backing->real || !keep_mapped(call, backing))) {
 		fput(*priv);
 		found = NULL;
 	}
-	if (found)
-		keep_mapped(call, backing);
 out:
 	if (backing)
 		ckm_front_put(backing);
@@ -165,12 +171,56 @@ static u32 container_has_gpu(void *nv)
 	return false;
 }
 
+/* Of a page that belongs to a mapped file, or is anonymous, the kernel notes that. What a driver allocated and mapped,
+ * RM's system memory and nvidia-uvm's among it, has no such note.
+ */
+static bool is_of_process(struct page *page)
+{
+	return ckm_page_mapping(page) || is_zero_pfn(page_to_pfn(page));
+}
+
+static u64 pages_of_process(struct page *const *pages, u64 count)
+{
+	u64 n;
+
+	for (n = 0; n < count && is_of_process(pages[n]); n++)
+		if (!(n % 4096))
+			cond_resched();
+	return n;
+}
+
+/* RM pins the pages of an OS descriptor. A page of the process's own stays in its memory cgroup meanwhile. One that a driver
+ * allocated does not, and with its allocation and its mapping gone it would be in no account. Which mappings are there
+ * can change until the pages are pinned, so what was pinned is looked at. Not NV_ERR_ADDRESS: RM would look for registers
+ * there. It holds no lock here.
+ */
+static u32 redirected_lock_user_pages(void *address, u64 count, void **pages, u32 flags)
+{
+	struct ckm_call *call = ckm_call_mine();
+	u32 ret = ckm_call_original(ARG(address), count, ARG(pages), flags, 0, 0, original(call, PROBE_PIN));
+
+	if (ret != NV_OK || pages_of_process(*pages, count) == count)
+		return ret;
+	ckm_call_original(count, ARG(*pages), flags, 0, 0, 0, ckm_redirect_address(&redirections[PROBE_UNPIN]));
+	*pages = NULL;
+	ckm_call_denied(call, "memory that a driver allocated, to be pinned for class", NV01_MEMORY_OS_DESCRIPTOR);
+	return NV_ERR_NOT_SUPPORTED;
+}
+
+/* That row is for the address. */
+static bool wants_none(struct pt_regs *regs)
+{
+	return false;
+}
+
 static struct ckm_redirection redirections[PROBES] = {
 	[PROBE_IOCTL]	= { "rm_ioctl", redirected_rm_ioctl },
 	[PROBE_COPY]	= { "os_memcpy_from_user", redirected_memcpy_from_user },
 	[PROBE_ANSWER]	= { "os_memcpy_to_user", redirected_memcpy_to_user },
 	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
 	[PROBE_ACCESS]	= { "nv_is_gpu_accessible", container_has_gpu },
+	[PROBE_PIN]	= { "os_lock_user_pages", redirected_lock_user_pages },
+	[PROBE_UNPIN]	= { "os_unlock_user_pages", NULL, wants_none },
 };
 
 int ckm_seal_attach(void)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Owns semaphore pools and the redirections in nvidia-uvm. Takes rm_lock. */
+/* Owns the redirections in nvidia-uvm's calls. Takes rm_lock. */
 #include <linux/mm.h>
 #include <linux/slab.h>
 
@@ -14,30 +14,19 @@
 #include "intercept/rm_call.h"
 #include "intercept/uvm.h"
 #include "intercept/uvm_managed.h"
+#include "intercept/uvm_range.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
 
-/* Limit for all semaphore pools of a container, for each of its GPUs: they are system
- * memory that the driver charges to no process. libcuda makes one of 2 MiB for each
- * context.
- */
-#define POOLS_MAX	(256 * CGPU_MIB)
-
-/* What a pool counts at least: so there are 1,024 of them for each GPU, and the list is short. */
-#define POOL_LEAST	(256u << 10)
-
-/* A semaphore pool: charged before the driver makes it, uncharged after the driver
- * freed it.
- */
-struct pool {
-	struct list_head node;		/* ct->rm_lock; backing->pools, oldest first, once made */
-	u64 base, length;		/* as in the driver */
-	u64 pt_bytes;			/* bytes charged on each slot: its page tables */
+enum {
+	PROBE_SPACE, PROBE_REGISTER, PROBE_POOL, PROBE_EXTERNAL, PROBE_FREE, PROBE_MANAGED,
+	PROBE_GROUP, PROBE_UNGROUP,	/* up to branch 595 */
+	PROBES
 };
 
-enum { PROBE_SPACE, PROBE_REGISTER, PROBE_POOL, PROBE_FREE, PROBE_MANAGED, PROBES };
+#define BRANCH_WITHOUT_GROUPS	610
 
 static struct ckm_redirection redirections[PROBES];
 
@@ -76,165 +65,74 @@ static u32 checked_register_gpu(void *space, const u8 *uuid, void *device, void 
 				 ARG(uuid_out), original(call, PROBE_REGISTER));
 }
 
-/* ---- semaphore pools ---- */
-
-static void less_tables_locked(struct ckm_container *ct, u32 slots, u64 pt_bytes)
-{
-	while (slots--)
-		ckm_slot_overhead_less_locked(&ct->slot[slots], pt_bytes);
-}
-
-static u64 counted_bytes(const struct pool *pool)
-{
-	return max_t(u64, pool->length, POOL_LEAST);
-}
-
-static bool charge_locked(struct ckm_call *call, const struct pool *pool)
-{
-	struct ckm_container *ct = call->backing->ct;
-	const u64 max = POOLS_MAX * ct->slot_count, bytes = counted_bytes(pool);
-	u32 i;
-
-	lockdep_assert_held(&ct->rm_lock);
-	if (bytes > max || ct->pool_bytes > max - bytes) {
-		ckm_call_denied(call, "semaphore pool over the cap, uvm call",
-				UVM_ALLOC_SEMAPHORE_POOL);
-		return false;
-	}
-	for (i = 0; i < ct->slot_count; i++)
-		if (ckm_slot_overhead_locked(&ct->slot[i], pool->pt_bytes)) {
-			less_tables_locked(ct, i, pool->pt_bytes);
-			return false;
-		}
-	if (ckm_host_charge_locked(ct, bytes)) {
-		less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
-		return false;
-	}
-	ct->pool_bytes += bytes;
-	return true;
-}
-
-static void uncharge_locked(struct ckm_container *ct, const struct pool *pool)
-{
-	lockdep_assert_held(&ct->rm_lock);
-	ct->pool_bytes -= counted_bytes(pool);
-	ckm_host_uncharge_locked(ct, counted_bytes(pool));
-	less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
-}
-
-static void drop(struct ckm_container *ct, struct pool *pool)
-{
-	mutex_lock(&ct->rm_lock);
-	uncharge_locked(ct, pool);
-	mutex_unlock(&ct->rm_lock);
-	kfree(pool);
-}
-
-static struct pool *new_pool(struct ckm_call *call, u64 base, u64 length)
-{
-	struct ckm_container *ct = call->backing->ct;
-	struct pool *pool = kzalloc(sizeof(*pool), GFP_KERNEL_ACCOUNT);
-	const struct cgpu_core_ops *core;
-	bool charged;
-
-	if (!pool)
-		return NULL;
-	pool->base = base;
-	pool->length = length;
-	core = ckm_core_enter();
-	pool->pt_bytes = core->mem.page_tables(length);
-	ckm_core_leave();
-	mutex_lock(&ct->rm_lock);
-	charged = charge_locked(call, pool);
-	mutex_unlock(&ct->rm_lock);
-	if (charged)
-		return pool;
-	kfree(pool);
-	return NULL;
-}
-
-static void list_pool(struct ckm_backing *backing, struct pool *pool)
-{
-	mutex_lock(&backing->ct->rm_lock);
-	list_add_tail(&pool->node, &backing->pools);
-	mutex_unlock(&backing->ct->rm_lock);
-}
-
-/* The pool is removed from the list before the driver frees it: a pool that another
- * thread makes at the same address meanwhile is another one. A tenant that races frees
- * with allocations can leave a pool charged until its file is gone, but none uncharged.
- */
-static struct pool *take_pool(struct ckm_backing *backing, u64 base)
-{
-	struct pool *pool, *found = NULL;
-
-	mutex_lock(&backing->ct->rm_lock);
-	list_for_each_entry(pool, &backing->pools, node)
-		if (pool->base == base) {
-			found = pool;
-			list_del(&pool->node);
-			break;
-		}
-	mutex_unlock(&backing->ct->rm_lock);
-	return found;
-}
-
-static bool is_pool(struct ckm_backing *backing, u64 start, u64 end)
-{
-	struct pool *pool;
-	bool found = false;
-
-	mutex_lock(&backing->ct->rm_lock);
-	list_for_each_entry(pool, &backing->pools, node)
-		found |= pool->base == start && pool->length == end - start;
-	mutex_unlock(&backing->ct->rm_lock);
-	return found;
-}
+/* ---- ranges ---- */
 
 /* @params is the driver's copy: base and length first, in all branches. */
-static u32 charged_pool(const u64 *params, struct file *file)
+static u32 made_range(u32 kind, u32 probe, const u64 *params, struct file *file)
 {
 	struct ckm_call *call = ckm_call_mine();
-	struct pool *pool;
+	struct ckm_uvm_range *range;
 	u32 status;
 
 	call->uvm_seen = true;
-	pool = new_pool(call, params[0], params[1]);
-	if (!pool)
+	range = ckm_uvm_range_charge(call, kind, params[0], params[1]);
+	if (!range)
 		return NV_ERR_NO_MEMORY;
-	status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0, original(call, PROBE_POOL));
+	status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0, original(call, probe));
 	if (status == NV_OK)
-		list_pool(call->backing, pool);
+		ckm_uvm_range_list(call->backing, range);
 	else
-		drop(call->backing->ct, pool);
+		ckm_uvm_range_drop(call->backing->ct, range);
 	return status;
+}
+
+static u32 charged_pool(const u64 *params, struct file *file)
+{
+	return made_range(CKM_UVM_POOL, PROBE_POOL, params, file);
+}
+
+static u32 charged_external(const u64 *params, struct file *file)
+{
+	return made_range(CKM_UVM_EXTERNAL, PROBE_EXTERNAL, params, file);
 }
 
 static u32 uncharged_free(const u64 *params, struct file *file)
 {
 	struct ckm_call *call = ckm_call_mine();
-	struct pool *pool = take_pool(call->backing, params[0]);
+	struct ckm_uvm_range *range = ckm_uvm_range_take(call->backing, params[0]);
 	u32 status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0,
 				       original(call, PROBE_FREE));
 
-	if (pool && status == NV_OK)
-		drop(call->backing->ct, pool);
-	else if (pool)
-		list_pool(call->backing, pool);
+	if (range && status == NV_OK)
+		ckm_uvm_range_drop(call->backing->ct, range);
+	else if (range)
+		ckm_uvm_range_list(call->backing, range);
 	return status;
 }
 
-void ckm_uvm_release(struct ckm_container *ct, struct ckm_backing *backing)
+static u32 charged_group(const void *params, struct file *file)
 {
-	struct pool *pool, *next;
+	struct ckm_call *call = ckm_call_mine();
+	u32 status;
 
-	mutex_lock(&ct->rm_lock);
-	list_for_each_entry_safe(pool, next, &backing->pools, node) {
-		uncharge_locked(ct, pool);
-		list_del(&pool->node);
-		kfree(pool);
-	}
-	mutex_unlock(&ct->rm_lock);
+	call->uvm_seen = true;
+	if (ckm_uvm_group_charge(call))
+		return NV_ERR_NO_MEMORY;
+	status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0, original(call, PROBE_GROUP));
+	if (status != NV_OK)
+		ckm_uvm_group_uncharge(call->backing);
+	return status;
+}
+
+static u32 uncharged_group(const void *params, struct file *file)
+{
+	struct ckm_call *call = ckm_call_mine();
+	u32 status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0,
+				       original(call, PROBE_UNGROUP));
+
+	if (status == NV_OK)
+		ckm_uvm_group_uncharge(call->backing);
+	return status;
 }
 
 /* ---- mmap ---- */
@@ -284,7 +182,7 @@ int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 	/* As the driver does where a space belongs to a process: not in another one. */
 	if (backing->space_mm != current->mm)
 		return -EPERM;
-	if (ckm_managed_allowed(backing->ct) && !is_pool(backing, vma->vm_start, vma->vm_end))
+	if (ckm_managed_allowed(backing->ct) && !ckm_uvm_is_pool(backing, vma->vm_start, vma->vm_end))
 		return ckm_managed_mmap(backing, vma);
 	return map_pool(backing, vma);
 }
@@ -303,6 +201,8 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 	struct ckm_call *call = ckm_call_mine();
 
 	call->uvm_seen = true;
+	if (ckm_uvm_space_charge(call))
+		return NV_ERR_NO_MEMORY;
 	call->backing->space_flags = flags;
 	call->backing->space_mm = current->mm;
 	/* A call that finds the space finds its flags and its process. */
@@ -326,8 +226,11 @@ static struct ckm_redirection redirections[PROBES] = {
 	[PROBE_SPACE]		= { "uvm_va_space_create", space_without_process },
 	[PROBE_REGISTER]	= { "uvm_va_space_register_gpu", checked_register_gpu },
 	[PROBE_POOL]		= { "uvm_api_alloc_semaphore_pool", charged_pool },
+	[PROBE_EXTERNAL]	= { "uvm_api_create_external_range", charged_external },
 	[PROBE_FREE]		= { "uvm_api_free", uncharged_free },
 	[PROBE_MANAGED]		= { "uvm_va_range_create_mmap", no_managed_range, in_pools_only },
+	[PROBE_GROUP]		= { "uvm_api_create_range_group", charged_group },
+	[PROBE_UNGROUP]		= { "uvm_api_destroy_range_group", uncharged_group },
 };
 
 int ckm_uvm_attach(bool quiet)
@@ -335,7 +238,8 @@ int ckm_uvm_attach(bool quiet)
 	lockdep_assert_held(&ckm_lock);
 	if (ckm_uvm_is_redirected() || !ckm_driver_uvm_major())
 		return 0;
-	return ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA_UVM,
+	return ckm_redirect_attach(redirections,
+				   ckm_driver_branch() < BRANCH_WITHOUT_GROUPS ? PROBES : PROBE_GROUP, CKM_NVIDIA_UVM,
 				   quiet ? NULL : "containers get no address spaces");
 }
 

@@ -6,9 +6,12 @@
  *
  *   uvm_va_space_create            an address space never has HMM
  *   uvm_va_space_register_gpu      only the container's GPUs
- *   uvm_api_alloc_semaphore_pool   charged, up to a limit
+ *   uvm_api_alloc_semaphore_pool   charged, up to a limit (uvm_range.h)
+ *   uvm_api_create_external_range  the same
  *   uvm_api_free                   and uncharged
  *   uvm_va_range_create_mmap       makes no range in an mmap that may map only pools
+ *   uvm_api_create_range_group     charged, up to a limit
+ *   uvm_api_destroy_range_group    and uncharged
  */
 #ifndef CKM_UVM_H
 #define CKM_UVM_H
@@ -35,8 +38,5 @@ bool ckm_uvm_is_redirected(void);
  * mmap_lock for writing; takes rm_lock.
  */
 int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
-
-/* The backing file is gone: uncharge its semaphore pools. Takes rm_lock. */
-void ckm_uvm_release(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -30,7 +30,7 @@ struct uvm_ref {
 	struct rcu_head rcu;
 	unsigned long key;
 	u32 probe;
-	struct cgpu_mem *mem;		/* a reference, or NULL: pages of the process */
+	struct cgpu_mem *mem;		/* a reference; NULL: nothing is charged */
 	struct ckm_container *ct;	/* a reference */
 	struct ckm_slot *slot;		/* of @overhead; NULL: none is charged */
 	u64 overhead;			/* bytes of page tables of its mapping */
@@ -160,7 +160,7 @@ static struct ckm_slot *slot_of_device_locked(struct ckm_container *ct, const vo
  */
 static bool charge_tables(struct uvm_ref *ref, const void *device, struct cgpu_obj *memory)
 {
-	u64 overhead = ckm_page_tables_of(memory);
+	u64 overhead = ckm_page_tables_of(ref->ct, memory);
 	struct ckm_slot *slot;
 	int ret = 0;
 

@@ -83,7 +83,8 @@ static bool is_mem_op(u32 nr)
 /* Calls that must reach a redirection in uvm.c. */
 static bool uvm_call_is_checked(u32 nr)
 {
-	return nr == UVM_REGISTER_GPU || nr == UVM_ALLOC_SEMAPHORE_POOL;
+	return nr == UVM_REGISTER_GPU || nr == UVM_ALLOC_SEMAPHORE_POOL ||
+	       nr == UVM_CREATE_EXTERNAL_RANGE || nr == UVM_CREATE_RANGE_GROUP;
 }
 
 /* A redirection was missed, or switched off while the call ran: the driver's state is

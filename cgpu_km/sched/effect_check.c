@@ -222,8 +222,10 @@ static u32 check_once(struct ckm_gpu *gpu)
 
 		if (has_samples && feed(gpu, core, now)) {
 			evaluate(gpu, core, now, &finding);
-			gpu->check_state = gpu->check->held ? CKM_CHECK_HOLDING
-							    : CKM_CHECK_WATCHING;
+			if (gpu->check->held)
+				gpu->check_state = CKM_CHECK_HOLDING;
+			else if (!core->check.is_blind(gpu->check))
+				gpu->check_state = CKM_CHECK_WATCHING;
 			delay = gpu->check->held ? CGPU_CHECK_HOLD_MS : delay;
 		}
 		ckm_core_leave();

@@ -24,7 +24,8 @@
 /* The source is taken out of use after this many contradictions in a row, which are counted
  * at most once per interval: 0.8 s. One reading in between without a contradiction, of any
  * slot, starts the count again: a tenant whose kernels resist the freeze, or whose channels
- * the driver stopped after a fault, must not take the source from the others.
+ * the driver stopped after a fault, must not take the source from the others. Enabled channels that
+ * show to be disabled are counted for each slot, and two slots must have so many.
  */
 #define CONTRADICTIONS	8
 #define COUNT_NS	(100 * NSEC_PER_MSEC)
@@ -41,6 +42,7 @@ MODULE_PARM_DESC(run_state, "1: read from the GPU which channels have work (defa
 /* What one reading found, by slot. */
 struct reading {
 	u32 known, busy;
+	u32 opened;
 	u32 on_frozen, off_frozen;	/* frozen: a channel is on the engine; none is */
 	u32 disabled, enabled;		/* thawed: no channel shows ENABLE; one does */
 	u32 refused, readable;		/* a read was refused; all words were read */
@@ -126,7 +128,7 @@ void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
 	lockdep_assert_held(&gpu->lock);
 	gpu->run.wrong = false;
 	gpu->run.on_frozen = 0;
-	gpu->run.disabled = 0;
+	memset(gpu->run.disabled, 0, sizeof(gpu->run.disabled));
 	gpu->run.refused = 0;
 }
 
@@ -281,13 +283,14 @@ static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
 		       struct reading *r)
 {
-	u32 opened = 0, least = 0, most, i, count;
+	u32 least = 0, most, i, count;
 
 	for (i = 0; i < CGPU_SLOTS; i++)
-		opened += gpu->slot[i] && gpu->slot[i]->channel_count;
-	if (!opened)
+		if (gpu->slot[i] && gpu->slot[i]->channel_count)
+			r->opened |= BIT(i);
+	if (!r->opened)
 		return;
-	for (most = RUN_WORDS_MAX / opened; least < RUN_WORDS_MAX; least = most, most *= 2)
+	for (most = RUN_WORDS_MAX / hweight32(r->opened); least < RUN_WORDS_MAX; least = most, most *= 2)
 		for (i = 0; i < CGPU_SLOTS && !r->absent; i++) {
 			count = gpu->slot[i] ? gpu->slot[i]->channel_count : 0;
 			if (count > least && count <= most && count <= RUN_WORDS_MAX - r->words)
@@ -307,6 +310,23 @@ static bool count(u8 *counter, u32 bad, u32 good)
 	return *counter >= CONTRADICTIONS;
 }
 
+/* True: two slots show it so often. A tenant can make its own channels show it: they fault.
+ * If it is the source that is wrong, what it shows of one container alone is not used anyway.
+ */
+static bool count_disabled(struct ckm_run_state *run, const struct reading *r)
+{
+	u32 i, often = 0;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (r->enabled || !(r->opened & BIT(i)))
+			run->disabled[i] = 0;
+		else if ((r->disabled & BIT(i)) && run->disabled[i] < CONTRADICTIONS)
+			run->disabled[i]++;
+		often += run->disabled[i] >= CONTRADICTIONS;
+	}
+	return often > 1;
+}
+
 static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 {
 	struct ckm_run_state *run = &gpu->run;
@@ -315,14 +335,15 @@ static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 	/* What agrees counts at once, what contradicts once per interval. */
 	if (now - run->counted_ns < COUNT_NS) {
 		run->on_frozen = r->off_frozen ? 0 : run->on_frozen;
-		run->disabled = r->enabled ? 0 : run->disabled;
+		if (r->enabled)
+			memset(run->disabled, 0, sizeof(run->disabled));
 		run->refused = r->readable ? 0 : run->refused;
 		return;
 	}
 	run->counted_ns = now;
 	if (count(&run->on_frozen, r->on_frozen, r->off_frozen))
 		why = "frozen channels show to be on the engine";
-	if (count(&run->disabled, r->disabled, r->enabled))
+	if (count_disabled(run, r))
 		why = "enabled channels show to be disabled";
 	if (count(&run->refused, r->refused, r->readable))
 		why = "reads are refused";

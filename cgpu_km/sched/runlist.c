@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Owns the scheduling controls and their latencies. Callers hold ctrl_lock. */
+/* Owns the scheduling controls and their latencies. Callers hold ctrl_lock, but for figures. */
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
@@ -25,10 +25,22 @@ module_param(freeze_restart, ulong, 0644);
 MODULE_PARM_DESC(freeze_restart,
 		 "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST, and video engines are refused (default: none)");
 
-/* No call shows what a context switch takes. */
+/* No call shows what a context switch takes. The module sees no work end, and whether a channel's word shows it on
+ * the engine while its context is saved is not known (docs/develop/hardware.md, row 20).
+ */
 static unsigned int switch_us;
 module_param(switch_us, uint, 0644);
-MODULE_PARM_DESC(switch_us, "what a context switch takes, at most 10000; 0: 140, between an A100 and an H100 (205)");
+MODULE_PARM_DESC(switch_us,
+		 "microseconds that a context switch takes, at most 10000; 0: what is assumed for the architecture (switch_source of stat)");
+
+/* Of one card each: other cards of its architecture may differ. */
+static const struct {
+	u32 arch;
+	struct ckm_switch_cost cost;
+} switch_costs[] = {
+	{ NV_ARCH_GA100, { 85, "a100" } },	/* computed from the state of its SMs */
+	{ NV_ARCH_GH100, { 205, "h100" } },	/* measured */
+};
 
 #define USUAL_PARTS	16	/* a running median moves by this part of itself */
 
@@ -179,15 +191,18 @@ static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
 
 /* Fallback if the driver refused the list of @count channels of @snap from @from on: one call per
  * channel, so that a channel that was freed meanwhile does not keep the others from being frozen
- * or thawed. Returns the status of the latest failure, or NV_OK.
+ * or thawed. Returns the status of the latest failure, or NV_OK. @some becomes true if a call
+ * succeeded, or may have.
  */
 static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapshot *snap, u32 from,
-			 u32 count, bool freeze)
+			 u32 count, bool freeze, bool *some)
 {
 	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
 	u32 failure = one ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 i, status;
 
+	/* The refused call may have named some before the one that it was refused for. */
+	*some |= !one;
 	for (i = from; one && i < from + count; i++) {
 		one->disable = freeze;
 		one->count = 1;
@@ -198,13 +213,16 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapsho
 			forget_channel(gpu, sched_id, snap->list[i].seq);
 		else if (status != NV_OK)
 			failure = status;
+		else
+			*some = true;
 	}
 	kfree(one);
 	return failure;
 }
 
+/* False: a call failed, and @some says whether another one succeeded. */
 static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
-			bool freeze)
+			bool freeze, bool *some)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	struct snapshot *snap = take_snapshot(gpu, sched_id, filter);
@@ -220,7 +238,9 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 			list->channel[i] = snap->list[at + i].object;
 		}
 		if (disable_channels(gpu, list) != NV_OK)
-			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze) ?: failure;
+			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze, some) ?: failure;
+		else
+			*some = true;
 	}
 	kvfree(snap);
 	kfree(list);
@@ -240,7 +260,7 @@ struct restart {
 	bool done;
 };
 
-/* The slot's first graphics/compute channel after sequence number @after; unless @all, without
+/* The slot's first channel on the runlist of graphics after sequence number @after; unless @all, without
  * channels that failed the last RESTART_RUNLIST. Sets @after to it. False: no such channel.
  */
 static bool next_channel(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 *after,
@@ -252,7 +272,7 @@ static bool next_channel(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 *after
 	spin_lock(&gpu->lock);
 	if (gpu->slot[sched_id])
 		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
-			if (obj->core.engine == CGPU_ENGINE_GR && obj->seq > *after &&
+			if (obj->group && obj->group->on_graphics && obj->seq > *after &&
 			    (all || !obj->no_restart)) {
 				*after = obj->seq;
 				*client = obj->core.hclient;
@@ -355,16 +375,20 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 	return r.done;
 }
 
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, u32 *part)
 {
 	const struct ckm_channel_filter all = {};
 	u32 done = 0, slot;
+	bool some;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	for (; mask; mask &= mask - 1) {
 		slot = __ffs(mask);
-		if (freeze_slot(gpu, slot, &all, freeze))
+		some = false;
+		if (freeze_slot(gpu, slot, &all, freeze, &some))
 			done |= BIT(slot);
+		else if (some)
+			*part |= BIT(slot);
 	}
 	return done;
 }
@@ -373,10 +397,10 @@ bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter)
 {
 	u64 failed_ns = 0;
-	bool done;
+	bool done, some = false;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	done = freeze_slot(gpu, sched_id, filter, true);
+	done = freeze_slot(gpu, sched_id, filter, true, &some);
 	if (ckm_ctrl_needs_restart(gpu) &&
 	    !ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns) && failed_ns)
 		done = false;
@@ -399,17 +423,23 @@ static int compare_u32(const void *a, const void *b)
 	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
 }
 
-u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile)
+void ckm_ctrl_figures(const struct ckm_gpu *gpu, struct ckm_ctrl_figures *figures)
 {
-	u32 n = min_t(u32, gpu->ctrl.samples, CKM_CTRL_SAMPLES);
-	u32 *sorted = gpu->ctrl.sorted_us;
+	const struct ckm_ctrl_stat *st = &gpu->ctrl;
+	u32 n = min_t(u32, READ_ONCE(st->samples), CKM_CTRL_SAMPLES), i;
+	u32 us[CKM_CTRL_SAMPLES] = {};
 
-	lockdep_assert_held(&gpu->ctrl_lock);
-	if (!n)
-		return 0;
-	memcpy(sorted, gpu->ctrl.sample_us, n * sizeof(u32));
-	sort(sorted, n, sizeof(u32), compare_u32, NULL);
-	return sorted[(n - 1) * percentile / 100] * 1000ull;
+	for (i = 0; i < n; i++)
+		us[i] = READ_ONCE(st->sample_us[i]);
+	sort(us, n, sizeof(u32), compare_u32, NULL);
+	figures->p50_us = n ? us[(n - 1) * 50 / 100] : 0;
+	figures->p99_us = n ? us[(n - 1) * 99 / 100] : 0;
+	figures->calls = READ_ONCE(st->calls);
+	figures->failed = READ_ONCE(st->failed);
+	figures->max_us = READ_ONCE(st->max_ns) / 1000;
+	figures->timeslice_us = READ_ONCE(st->timeslice_us);
+	for (i = 0; i < CKM_CTRL_KINDS; i++)
+		figures->usual_us[i] = READ_ONCE(st->usual_us[i]);
 }
 
 u64 ckm_ctrl_handover_ns(const struct ckm_gpu *gpu)
@@ -426,7 +456,14 @@ u64 ckm_ctrl_handover_ns(const struct ckm_gpu *gpu)
 	return sum * 1000;
 }
 
-u32 ckm_ctrl_switch_us(void)
+struct ckm_switch_cost ckm_ctrl_switch_cost(const struct ckm_gpu *gpu)
 {
-	return min_t(u32, READ_ONCE(switch_us), CGPU_SWITCH_MAX_NS / 1000);
+	u32 us = min_t(u32, READ_ONCE(switch_us), CGPU_SWITCH_MAX_NS / 1000), i;
+
+	if (us)
+		return (struct ckm_switch_cost){ us, "set" };
+	for (i = 0; i < ARRAY_SIZE(switch_costs); i++)
+		if (switch_costs[i].arch == READ_ONCE(gpu->arch))
+			return switch_costs[i].cost;
+	return (struct ckm_switch_cost){ CGPU_SWITCH_NS / 1000, "between" };
 }

@@ -25,11 +25,11 @@ struct ckm_channel_filter {
 };
 
 /* Freeze or thaw all graphics/compute and video channels of the slots in @mask. Returns the mask of
- * slots for which all calls succeeded. A channel that the driver no longer has is not a
- * failure, and a slot without channels is included. Caller holds
+ * slots for which all calls succeeded; @part gets those for which some did. A channel that the
+ * driver no longer has is not a failure, and a slot without channels is included. Caller holds
  * gpu->ctrl_lock; takes gpu->lock.
  */
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, u32 *part);
 
 /* Freeze the slot's channels that match @filter, and restart the runlist if the GPU needs
  * that. Errors are recorded as events. False: some may run. Caller holds gpu->ctrl_lock; takes
@@ -69,17 +69,31 @@ bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);
  */
 void ckm_ctrl_forget(struct ckm_gpu *gpu);
 
-/* Percentile (0..100) of the duration of the latest calls in ns; 0: no calls. Caller holds
- * gpu->ctrl_lock.
- */
-u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile);
+/* What the calls took, as of one time or of two next to each other. */
+struct ckm_ctrl_figures {
+	u64 calls, failed, max_us;
+	u32 p50_us, p99_us;		/* of the latest calls; 0: there was none */
+	u32 usual_us[CKM_CTRL_KINDS];
+	u32 timeslice_us;		/* the driver's own; 0: not read */
+};
+
+/* No lock: a reader that waits, or is throttled by its cgroup, delays no hand-over. */
+void ckm_ctrl_figures(const struct ckm_gpu *gpu, struct ckm_ctrl_figures *figures);
 
 /* What a hand-over usually takes: a freeze, a thaw and, where it is needed, a restart. 0: not
  * known. Caller holds gpu->ctrl_lock.
  */
 u64 ckm_ctrl_handover_ns(const struct ckm_gpu *gpu);
 
-/* A context switch of the card, 0: not set. No lock. */
-u32 ckm_ctrl_switch_us(void);
+/* What a context switch takes, and where the figure is from: "set", by the administrator; "a100" or "h100", assumed
+ * for the architecture of that card; "between" these two.
+ */
+struct ckm_switch_cost {
+	u32 us;
+	const char *source;
+};
+
+/* No lock. */
+struct ckm_switch_cost ckm_ctrl_switch_cost(const struct ckm_gpu *gpu);
 
 #endif

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Scheduler threads, queue of freezes. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
+/* Scheduler threads, queue of freezes. Takes awake_lock, threads_lock, enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/random.h>
+#include <linux/rwsem.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 
 #include "core_ref.h"
@@ -16,35 +18,34 @@
 #include "state/gpu.h"
 #include "state/notify.h"
 
-/* Latency samples before the slice is derived from them, and turns between updates. */
-#define SLICE_SAMPLES 32
+#define SLICE_SAMPLES	32	/* of latency, before the slice is derived from them; turns between updates */
 
 /* Between two readings lies this many times what one takes: gpu->lock is held for at most a
  * fifth of the time, however many channels tenants make.
  */
 #define COST_PARTS	4
 
-/* Shortest interval between two readings of the run state, even if the core plans a shorter one. */
-#define POLL_MIN_NS	(10 * NSEC_PER_USEC)
+#define POLL_MIN_NS	(10 * NSEC_PER_USEC)	/* between two readings of the run state, whatever the core plans */
 
 /* Plans until a pause is given up on: a failed call is repeated after 1 ms, then 2, up to 64. */
 #define PAUSE_PLANS	16
 
-/*
- * The GPUs with a thread and whether they are paused. A lock of its own: while the driver sleeps,
- * an open of a GPU waits in the driver with ckm_lock held, and the end of the sleep must not wait
- * for it.
+/* The GPUs with a thread and whether they are paused. A lock of its own: while the driver sleeps, an open of a GPU waits
+ * in the driver with ckm_lock held, and the end of the sleep must not wait for it.
  */
 static DEFINE_MUTEX(threads_lock);
 static struct workqueue_struct *freezes;	/* struct freeze_new */
 static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
 static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: every GPU is paused */
 
-/* What was learnt of this GPU. No plan with calls is under way. */
+static DECLARE_RWSEM(awake_lock);		/* held for reading while a container ends in the driver */
+static DECLARE_WAIT_QUEUE_HEAD(awake);		/* woken once @asleep is 0 */
+
+/* What was learnt of this GPU, or is assumed. No plan with calls is under way. */
 static void tell_costs(struct ckm_gpu *gpu, const struct cgpu_core_ops *core)
 {
 	struct ckm_ctrl_stat *st = &gpu->ctrl;
-	u32 switch_us = ckm_ctrl_switch_us();
+	u32 switch_us = ckm_ctrl_switch_cost(gpu).us;
 
 	if (st->told_switch_us == switch_us && st->told_timeslice_us == st->timeslice_us)
 		return;
@@ -107,11 +108,11 @@ static void make_call(struct ckm_gpu *gpu, const struct cgpu_step *s, struct cgp
 {
 	event->begin_ns = ktime_get_ns();
 	if (s->kind == CGPU_STEP_TIMESLICE)
-		event->done = ckm_timeslices_set(gpu, s, &event->more);
+		event->done = ckm_timeslices_set(gpu, s, &event->more, &event->called);
 	else if (s->kind == CGPU_STEP_RESTART)
 		event->done = ckm_ctrl_commit(gpu, s->mask, &event->refused_ns);
 	else
-		event->done = ckm_ctrl_freeze(gpu, s->mask, s->kind == CGPU_STEP_FREEZE);
+		event->done = ckm_ctrl_freeze(gpu, s->mask, s->kind == CGPU_STEP_FREEZE, &event->part);
 	event->end_ns = ktime_get_ns();
 }
 
@@ -121,7 +122,7 @@ static void acted_locked(struct ckm_gpu *gpu, const struct cgpu_step *s)
 	const struct cgpu_sched_plan *plan = &s->plan;
 
 	ckm_run_state_moved_locked(gpu, (plan->freeze_mask & ~s->ack.run_mask) |
-				   (plan->thaw_mask & s->ack.run_mask), ktime_get_ns());
+				   (plan->thaw_mask & s->thawed), ktime_get_ns());
 	ckm_events_turns_locked(gpu, plan->freeze_mask);
 }
 
@@ -323,6 +324,9 @@ bool ckm_sched_pause_all(u32 what)
 		list_for_each_entry(gpu, &threads, thread_node)
 			pause_gpu(gpu);
 	mutex_unlock(&threads_lock);
+	/* What began before has ended, and what begins now waits. */
+	down_write(&awake_lock);
+	up_write(&awake_lock);
 	return before & what;
 }
 
@@ -336,11 +340,38 @@ void ckm_sched_resume_all(u32 what)
 		list_for_each_entry(gpu, &threads, thread_node)
 			resume_gpu(gpu);
 	mutex_unlock(&threads_lock);
+	wake_up_all(&awake);
 }
 
 bool ckm_sched_asleep(void)
 {
 	return READ_ONCE(asleep);
+}
+
+void ckm_sched_stay_awake(void)
+{
+	for (;;) {
+		wait_event_idle(awake, !ckm_sched_asleep());
+		down_read(&awake_lock);
+		if (!ckm_sched_asleep())
+			return;
+		up_read(&awake_lock);
+	}
+}
+
+bool ckm_sched_try_awake(void)
+{
+	if (!down_read_trylock(&awake_lock))
+		return false;
+	if (!ckm_sched_asleep())
+		return true;
+	up_read(&awake_lock);
+	return false;
+}
+
+void ckm_sched_may_sleep(void)
+{
+	up_read(&awake_lock);
 }
 
 int ckm_sched_thread_start(struct ckm_gpu *gpu)

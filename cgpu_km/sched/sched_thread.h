@@ -33,6 +33,14 @@ bool ckm_sched_pause_all(u32 what);
 void ckm_sched_resume_all(u32 what);
 bool ckm_sched_asleep(void);	/* paused for either; without a lock */
 
+/* Around calls of the driver at the end of a container: wait until nothing sleeps, and keep ckm_sched_pause_all()
+ * waiting meanwhile. No tenant may delay what is between them. Sleeps; the first two take awake_lock for reading, and
+ * the second does not wait: false if something sleeps or is about to.
+ */
+void ckm_sched_stay_awake(void);
+bool ckm_sched_try_awake(void);
+void ckm_sched_may_sleep(void);
+
 /* Freeze a pinned channel, or the channels of a group, those of other clients included, if
  * @slot is frozen: to be called before they become schedulable or at once after. Done when they
  * return. Sleep; take enable_lock; a worker takes ctrl_lock, gpu->lock.

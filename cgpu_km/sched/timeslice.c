@@ -20,7 +20,8 @@
 #define CALLS_MAX	16
 
 struct tsgs {
-	u32 count, failed;	/* @failed: NV_STATUS of the latest failure */
+	u32 count, set;		/* @set: of them, those that the driver has set */
+	u32 failed;		/* NV_STATUS of the latest failure */
 	bool more;		/* the slot has more that need it */
 	struct {
 		u32 client, object;
@@ -95,8 +96,10 @@ static void set_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us, s
 		status = ckm_ctrl_timed(gpu, CKM_CTRL_OF_TIMESLICE, tsgs->list[i].client,
 					tsgs->list[i].object, NVA06C_CTRL_SET_TIMESLICE,
 					&params, sizeof(params));
-		if (status == NV_OK)
+		if (status == NV_OK) {
+			tsgs->set++;
 			continue;
+		}
 		tsgs->failed = status;
 		forget_group(gpu, sched_id, tsgs->list[i].group);
 	}
@@ -104,7 +107,7 @@ static void set_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us, s
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, tsgs->failed);
 }
 
-u32 ckm_timeslices_set(struct ckm_gpu *gpu, const struct cgpu_step *s, u32 *more)
+u32 ckm_timeslices_set(struct ckm_gpu *gpu, const struct cgpu_step *s, u32 *more, u32 *called)
 {
 	u32 mask, slot, timeslice_us, left = CALLS_MAX, done = 0;
 	struct tsgs *tsgs = kmalloc(sizeof(*tsgs), GFP_KERNEL);
@@ -114,11 +117,13 @@ u32 ckm_timeslices_set(struct ckm_gpu *gpu, const struct cgpu_step *s, u32 *more
 		slot = __ffs(mask);
 		timeslice_us = s->plan.timeslice_us[slot];
 		tsgs->count = 0;
+		tsgs->set = 0;
 		tsgs->failed = NV_OK;
 		tsgs->more = false;
 		take_tsgs(gpu, slot, timeslice_us, left, tsgs);
 		set_timeslice(gpu, slot, timeslice_us, tsgs);
 		left -= tsgs->count;
+		*called |= tsgs->set ? BIT(slot) : 0;
 		if (tsgs->failed == NV_OK && tsgs->more)
 			*more |= BIT(slot);
 		else if (tsgs->failed == NV_OK)

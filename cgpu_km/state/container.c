@@ -8,7 +8,7 @@
 #include "state/container.h"
 #include "state/gpu.h"
 
-/* No work item that a tenant can delay: those are on a queue of its container. */
+/* No work item that a tenant can delay: those are on queues of its container. */
 static struct workqueue_struct *end_queue;
 
 /* Work items of one container at a time. */
@@ -40,10 +40,23 @@ static void after_last_ref(struct kref *ref)
 	queue_work(end_queue, &ct->gone);
 }
 
-int ckm_container_init_queue(struct ckm_container *ct)
+int ckm_container_init_queues(struct ckm_container *ct)
 {
 	ct->queue = alloc_workqueue("cgpu_%s", WQ_UNBOUND, ACTIVE_MAX, ct->dir);
-	return ct->queue ? 0 : -ENOMEM;
+	if (!ct->queue)
+		return -ENOMEM;
+	ct->ends = alloc_workqueue("cgpu_end_%s", WQ_UNBOUND, ACTIVE_MAX, ct->dir);
+	if (!ct->ends) {
+		destroy_workqueue(ct->queue);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void ckm_container_exit_queues(struct ckm_container *ct)
+{
+	destroy_workqueue(ct->ends);
+	destroy_workqueue(ct->queue);
 }
 
 void ckm_container_put(struct ckm_container *ct)
@@ -59,7 +72,7 @@ void ckm_container_use(struct ckm_container *ct)
 /* Takes over the caller's reference. */
 static void queue_end(struct ckm_container *ct)
 {
-	if (!queue_work(ct->queue, &ct->end))
+	if (!queue_work(ct->ends, &ct->end))
 		ckm_container_put(ct);
 }
 

@@ -34,6 +34,7 @@ enum ckm_event_kind {
 struct ckm_slot_events {
 	unsigned long next_allowed[CKM_EVENT_KINDS];	/* jiffies; not sent before */
 	u32 refused;			/* number of refused allocations; data of the first: */
+	bool by_driver;			/* inside the limit: the card has no room */
 	u32 pid;
 	u64 asked, limit, used;		/* bytes */
 	struct {			/* of what a GPU has a fixed number; data of the first: */
@@ -107,14 +108,18 @@ struct ckm_container {
 	u32 listed[CKM_LISTED_KINDS];	/* rm_lock */
 	struct list_head os_events;	/* rm_lock; struct os_event of rm_os_event.c */
 	struct mutex os_event_lock;	/* order of the driver's list of them, and of os_events */
-	u64 pool_bytes;			/* rm_lock; of semaphore pools, as counted by uvm.c */
+	u64 pool_bytes;			/* rm_lock; of semaphore pools, as counted by uvm_range.c */
+	u32 uvm_external;		/* rm_lock; external ranges of nvidia-uvm */
+	u32 uvm_groups;			/* rm_lock; range groups of all its files */
 	u64 host_limit;			/* READ_ONCE; bytes of system memory by the driver, 0: no limit */
-	u64 host_used, host_refused;	/* rm_lock; bytes; allocations over the limit */
-	struct workqueue_struct *queue;	/* of what its tenant can delay: recounts */
+	u64 host_used, host_refused;	/* rm_lock; bytes, but for objects (ckm_host_used()); allocations over the limit */
+	bool kept;			/* rm_lock; set once: the driver may keep what its tenant did not get (rm_alloc.c) */
+	struct workqueue_struct *queue;	/* recounts, which its tenant can delay */
+	struct workqueue_struct *ends;	/* @fronts_end, @end: behind no recount */
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;
 	atomic_t handles;		/* last one that this module chose (rm_export.c) */
-	struct ratelimit_state said, alarms;	/* of ckm_say() and ckm_alarm() */
+	struct ratelimit_state said, limits, alarms;	/* of ckm_say(), ckm_say_limit(), ckm_alarm() */
 	struct list_head fronts;	/* fronts_lock of front_file.c; ckm_front.node */
 	struct work_struct fronts_end;	/* queued once, when it is destroyed */
 	struct work_struct end;		/* queued after the last user, and when a control file is gone then */
@@ -123,13 +128,16 @@ struct ckm_container {
 	struct ckm_slot slot[];
 };
 
-/* A line of the kernel log about a container. Each container has two limits of its own: lines that it
- * can cause at will (@said) suppress neither another container's lines nor its own alarms.
+/* A line of the kernel log about a container. Each container has three rates of its own: lines that it
+ * can cause at will (@said) suppress neither another container's lines nor its own alarms, and what a
+ * library asks for in vain at each start does not suppress which limit (@limits) it has reached.
  */
-#define ckm_say(ct, fmt, ...) do {						\
-	if (__ratelimit(&(ct)->said))						\
+#define ckm_say_by(rate, ct, fmt, ...) do {					\
+	if (__ratelimit(&(ct)->rate))						\
 		pr_notice("container %s: " fmt, (ct)->dir, ##__VA_ARGS__);	\
 } while (0)
+#define ckm_say(ct, fmt, ...) ckm_say_by(said, ct, fmt, ##__VA_ARGS__)
+#define ckm_say_limit(ct, fmt, ...) ckm_say_by(limits, ct, fmt, ##__VA_ARGS__)
 #define ckm_alarm(ct, fmt, ...) do {						\
 	if (__ratelimit(&(ct)->alarms))						\
 		pr_err("container %s: " fmt, (ct)->dir, ##__VA_ARGS__);		\
@@ -150,10 +158,11 @@ void ckm_container_use(struct ckm_container *ct);
 void ckm_container_unuse(struct ckm_container *ct);
 void ckm_container_end_again(struct ckm_container *ct);
 
-/* Make @ct->queue, named by @ct->dir. A work item on it holds a reference to the container. To be undone
- * by destroy_workqueue(), which waits for them. 0 or -ENOMEM.
+/* Make @ct->queue and @ct->ends, named by @ct->dir. A work item on them holds a reference to the container. The
+ * exit waits for them. 0 or -ENOMEM.
  */
-int ckm_container_init_queue(struct ckm_container *ct);
+int ckm_container_init_queues(struct ckm_container *ct);
+void ckm_container_exit_queues(struct ckm_container *ct);
 
 /* Whether @gpu_id, the driver's, is that of one of the container's GPUs. No lock. */
 bool ckm_container_has_gpu_id(const struct ckm_container *ct, u32 gpu_id);

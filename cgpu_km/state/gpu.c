@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
 #include <linux/moduleparam.h>
+#include <linux/sched.h>
 
 #include "core/nv_abi.h"
 #include "core_ref.h"

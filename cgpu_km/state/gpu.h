@@ -19,14 +19,17 @@ struct ckm_container;
 struct ckm_slot;
 struct ckm_proc_dir;
 struct pci_dev;
+struct resource;
 struct task_struct;
+
+#define CKM_BARS	6	/* of a PCI device */
 
 /* State of the effect check (sched/effect_check.h), shown as `effect_check`. */
 enum ckm_check_state {
 	CKM_CHECK_IDLE,		/* no container has the GPU open, or the policy uses no control */
 	CKM_CHECK_WATCHING,
 	CKM_CHECK_HOLDING,	/* containers are frozen for a second, as a test */
-	CKM_CHECK_BLIND,	/* the driver has no samples, or their clock is unknown */
+	CKM_CHECK_BLIND,	/* no samples, or their clock is unknown, or they show nothing */
 };
 
 #define CKM_CTRL_SAMPLES 128
@@ -44,7 +47,6 @@ struct ckm_ctrl_stat {
 	u64 calls, failed;
 	u64 max_ns;
 	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
-	u32 sorted_us[CKM_CTRL_SAMPLES];	/* of ckm_ctrl_latency_ns(), which must not fail */
 	u32 samples;
 	u32 usual_us[CKM_CTRL_KINDS];	/* running medians; 0: no call of that kind */
 	u32 timeslice_us;		/* the driver's own, as read from a TSG; 0: not read */
@@ -71,12 +73,17 @@ struct ckm_run_state {
 	u64 counted_ns;			/* when contradictions were counted last */
 	u64 read_ns;			/* when the scheduler thread read last */
 	u64 cost_ns;			/* how long that reading took */
+	u64 shown_ns;			/* when it was read for the GPU's stat last */
+	u64 shown_cost_ns;		/* how long that reading took */
+	u32 shown_known, shown_busy;	/* what it found */
+	u32 shown_words;		/* of how many */
 	u64 absent_until_ns;		/* a word was all ones: read none before */
 	u64 errors;			/* readings of a slot that could not be used, so far */
 	const void __iomem *pccsr;	/* mapped while attached; NULL: the source is another */
 	enum cgpu_run_source source;	/* of the words; NONE while not attached */
 	u32 words;			/* words that are kept */
-	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
+	u8 on_frozen, refused;		/* contradictions in a row, by kind */
+	u8 disabled[CGPU_SLOTS];	/* those of thawed slots that show to be disabled, for each */
 	bool wrong;			/* too many of them: not used any more */
 	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
@@ -90,6 +97,7 @@ struct ckm_gpu {
 	bool has_uuid;
 	u32 instance;			/* the driver's deviceInstance; valid while attached */
 	u32 arch;			/* of MC_GET_ARCH_INFO; valid while attached, 0: unknown */
+	u64 async_copies;		/* bit n: COPYn has a runlist of its own; valid while attached */
 	struct mutex ctrl_lock;
 	spinlock_t lock;
 	struct cgpu_sched *sched;		/* lock */
@@ -107,12 +115,13 @@ struct ckm_gpu {
 	u32 overcommit_pct;		/* lock; maximum of limits_bytes, percent of total_bytes */
 	u64 default_memsize;		/* lock; bytes, 0: the default of all GPUs */
 	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
-	struct ckm_ctrl_stat ctrl;	/* ctrl_lock */
+	struct ckm_ctrl_stat ctrl;	/* ctrl_lock; READ_ONCE by ckm_ctrl_figures() */
 	bool paused;			/* ctrl_lock and lock; no calls, no reads: the system sleeps */
 	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
 	struct ckm_run_state run;	/* lock */
 	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
+	struct resource *bar[CKM_BARS];	/* ckm_lock; claims of its BARs while attached; NULL: none */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
 	struct rw_semaphore open_lock;	/* open, and calls that need it; only the driver's locks under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
@@ -125,7 +134,7 @@ struct ckm_gpu {
 	struct delayed_work check_work;
 	wait_queue_head_t wait;
 	bool kicked;			/* READ_ONCE; the state changed: plan again */
-	u64 turns;			/* ctrl_lock; plans with calls, so far */
+	u64 turns;			/* ctrl_lock; READ_ONCE; plans with calls, so far */
 	struct ckm_gpu_events events;
 	struct ckm_proc_dir *proc;
 };

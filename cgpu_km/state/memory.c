@@ -5,13 +5,17 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 
+#include "core/nv_abi.h"
 #include "core_ref.h"
+#include "driver/driver.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
 #include "state/notify.h"
 #include "state/quota.h"
 #include "state/slot.h"
+
+#define UNKNOWN_BYTES	(4ull << 30)	/* assumed size if unknown: 8 MiB of page tables */
 
 static int charge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
@@ -24,16 +28,33 @@ static int charge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 	ret = core->mem.ledger_charge(&slot->ledger, bytes);
 	ckm_core_leave();
 	if (ret)
-		ckm_events_refused_locked(slot, bytes);
+		ckm_events_refused_locked(slot, bytes, slot->ledger.used_bytes, false);
 	else
 		slot->used_by[kind] += bytes;
 	used = slot->ledger.used_bytes;
 	limit = slot->ledger.limit_bytes;
 	spin_unlock(&slot->gpu->lock);
 	if (ret)
-		ckm_say(slot->ct, "GPU %u: %llu bytes refused, %llu of %llu in use\n",
-			slot->gpu->index, bytes, used, limit);
+		ckm_say_limit(slot->ct, "GPU %u: %llu bytes refused, %llu of %llu in use\n",
+			      slot->gpu->index, bytes, used, limit);
 	return ret;
+}
+
+void ckm_mem_no_room(struct ckm_slot *slot, const struct cgpu_mem *mem)
+{
+	char *text = kzalloc(CKM_HOLDERS_MAX, GFP_KERNEL);
+	u64 used, limit;
+
+	spin_lock(&slot->gpu->lock);
+	used = slot->ledger.used_bytes - mem->bytes;
+	limit = slot->ledger.limit_bytes;
+	ckm_events_refused_locked(slot, mem->bytes, used, true);
+	if (text)
+		ckm_slots_holders_locked(slot->gpu, text);
+	spin_unlock(&slot->gpu->lock);
+	ckm_say_limit(slot->ct, "GPU %u: the driver has no room for %llu bytes, %llu of %llu in use; held by%s\n",
+		      slot->gpu->index, mem->bytes, used, limit, text ?: " others");
+	kfree(text);
 }
 
 static void uncharge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
@@ -51,20 +72,45 @@ static void uncharge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 	spin_unlock(&slot->gpu->lock);
 }
 
-int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
+/* RM's own memory for @n objects and mappings: 1.9 to 3.6 KiB for an object of most classes, in no memory cgroup
+ * (tests/rm/test_objects.py). A program's usual number is not charged.
+ */
+static u64 bytes_of_objects(u64 n)
 {
-	u64 set = READ_ONCE(ct->host_limit);
+	return n > CKM_HOST_OBJECTS_FREE ? (n - CKM_HOST_OBJECTS_FREE) * CKM_HOST_OBJECT_BYTES : 0;
+}
+
+u64 ckm_host_used(const struct ckm_container *ct)
+{
+	return READ_ONCE(ct->host_used) + bytes_of_objects(READ_ONCE(ct->tree.objects) + READ_ONCE(ct->maps));
+}
+
+static bool has_host_room_locked(struct ckm_container *ct, u64 bytes, u64 objects)
+{
+	u64 set = READ_ONCE(ct->host_limit), used = ckm_host_used(ct);
 	u64 limit = set ?: S64_MAX;	/* what the driver is still to refuse must not wrap the sum */
 
 	lockdep_assert_held(&ct->rm_lock);
-	if (ct->host_used <= limit && bytes <= limit - ct->host_used) {
-		ct->host_used += bytes;
-		return 0;
-	}
+	bytes += bytes_of_objects(ct->tree.objects + ct->maps + objects) -
+		 bytes_of_objects(ct->tree.objects + ct->maps);
+	if (!bytes || (used <= limit && bytes <= limit - used))
+		return true;
 	ct->host_refused++;
-	ckm_say(ct, "%llu bytes of system memory refused, %llu of %llu in use\n",
-		bytes, ct->host_used, set);
-	return -ENOMEM;
+	ckm_say_limit(ct, "%llu bytes of system memory refused, %llu of %llu in use\n", bytes, used, set);
+	return false;
+}
+
+bool ckm_host_has_room_locked(struct ckm_container *ct)
+{
+	return has_host_room_locked(ct, 0, 1);
+}
+
+int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
+{
+	if (!has_host_room_locked(ct, bytes, 0))
+		return -ENOMEM;
+	ct->host_used += bytes;
+	return 0;
 }
 
 void ckm_host_uncharge_locked(struct ckm_container *ct, u64 bytes)
@@ -87,6 +133,18 @@ static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
 			ckm_quota_give(slot, kind, rec->ids[kind]);
 	put_pid(rec->opener);
 	kfree(rec);
+}
+
+void ckm_slot_mems_end(struct ckm_slot *slot)
+{
+	struct ckm_container *ct = slot->ct;
+	struct ckm_mem *rec, *next;
+
+	mutex_lock(&ct->rm_lock);
+	WARN_ON(!list_empty(&slot->mems) && !ct->kept);
+	list_for_each_entry_safe(rec, next, &slot->mems, node)
+		give_back(ct, rec);
+	mutex_unlock(&ct->rm_lock);
 }
 
 struct cgpu_mem *ckm_mem_get_locked(struct ckm_container *ct, struct cgpu_mem *mem)
@@ -292,4 +350,45 @@ void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj
 		return;
 	obj->overhead -= less;
 	ckm_slot_overhead_less_locked(slot, less);
+}
+
+/* ---- sizes ---- */
+
+/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO; @list is a kernel address. */
+u64 ckm_real_bytes(u32 client, u32 memory)
+{
+	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
+	struct { u32 count; u32 pad; u64 list; } params = {
+		.count = 1, .list = (uintptr_t)&info,
+	};
+
+	if (ckm_drv_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params,
+			    sizeof(params)) || info.data == CKM_ALL_ONES)
+		return 0;
+	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
+}
+
+u64 ckm_bytes_of(struct ckm_container *ct, struct cgpu_obj *memory)
+{
+	u64 bytes;
+
+	mutex_lock(&ct->rm_lock);	/* @memory is pinned, its charge goes with its control file */
+	bytes = memory->mem && memory->mem->bytes ? memory->mem->bytes : READ_ONCE(memory->bytes);
+	mutex_unlock(&ct->rm_lock);
+	if (!bytes) {
+		bytes = ckm_real_bytes(memory->hclient, memory->hobject) ?: UNKNOWN_BYTES;
+		/* Read once only, so that map and unmap use the same number. */
+		WRITE_ONCE(memory->bytes, bytes);
+	}
+	return bytes;
+}
+
+u64 ckm_page_tables_of(struct ckm_container *ct, struct cgpu_obj *memory)
+{
+	u64 bytes = ckm_bytes_of(ct, memory);
+	const struct cgpu_core_ops *core = ckm_core_enter();
+
+	bytes = core->mem.page_tables(bytes);
+	ckm_core_leave();
+	return bytes;
 }

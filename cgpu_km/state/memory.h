@@ -52,6 +52,14 @@ struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, enum ckm_mem_kind 
  * of the parent, which keeps the record. Over the limit is counted and logged.
  */
 struct cgpu_mem *ckm_mem_charge_host_locked(struct ckm_slot *slot, u64 bytes);
+/* The driver has no video memory for what @mem was charged for, inside the slot's limit: log what each container on the
+ * card holds, and send an event. Sleeps; takes gpu->lock.
+ */
+void ckm_mem_no_room(struct ckm_slot *slot, const struct cgpu_mem *mem);
+/* The container's last reference is gone, and with its clients all that the driver may have kept of an allocation that
+ * was refused: give those charges back. There are no others. Sleeps; takes rm_lock, gpu->lock.
+ */
+void ckm_slot_mems_end(struct ckm_slot *slot);
 /* Correct such a charge to @bytes, never upwards. Caller holds rm_lock. */
 void ckm_mem_correct_host_locked(struct ckm_container *ct, struct cgpu_mem *mem, u64 bytes);
 /* Bytes of system memory that @mem is charged for. Caller holds rm_lock. */
@@ -60,6 +68,14 @@ u64 ckm_mem_host_bytes_locked(const struct cgpu_mem *mem);
  * which is counted and logged. Callers hold rm_lock.
  */
 int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes);
+/* Of system memory for each object and mapping that a container has beyond so many. */
+#define CKM_HOST_OBJECT_BYTES	4096ull
+#define CKM_HOST_OBJECTS_FREE	4096ull
+
+/* Whether one more object or mapping is within the limit of system memory; if not, that is counted and logged. */
+bool ckm_host_has_room_locked(struct ckm_container *ct);
+/* Bytes of system memory in use, with what RM takes for the objects and mappings there are. No lock. */
+u64 ckm_host_used(const struct ckm_container *ct);
 void ckm_host_uncharge_locked(struct ckm_container *ct, u64 bytes);
 
 /* Number of the process that made the charge, in the initial namespace; it may have ended. 0: the
@@ -89,5 +105,15 @@ void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less);
  */
 int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more);
 void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less);
+
+/* Bytes that the driver allocated for a memory object; 0: the driver does not report them.
+ * An RM call, so the caller holds no lock.
+ */
+u64 ckm_real_bytes(u32 client, u32 memory);
+/* Bytes of a pinned memory object, at least; and an estimate in bytes of the page tables for one mapping of it. Both may
+ * be an RM call, so the caller holds no lock. Take rm_lock.
+ */
+u64 ckm_bytes_of(struct ckm_container *ct, struct cgpu_obj *memory);
+u64 ckm_page_tables_of(struct ckm_container *ct, struct cgpu_obj *memory);
 
 #endif

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns pending events of GPUs and slots. Takes send_lock, gpu->events.lock, gpu->lock. */
+#include <linux/slab.h>
+#include <linux/string.h>
 #include <net/genetlink.h>
 
 #include "registry.h"
@@ -17,6 +19,7 @@ struct due_events {
 	char id[CGPU_ID_MAX + 1];
 	char dir[CGPU_DIR_LEN + 1];
 	u64 cookie;
+	struct ckm_gpu *gpu;
 	struct ckm_slot_events pending;
 	u64 overruns, preempt_slow;	/* now; pending has the values of the last event */
 	bool is_due[CKM_EVENT_KINDS];
@@ -50,6 +53,22 @@ static int put_names(struct sk_buff *skb, const struct ckm_gpu *gpu, const struc
 	return put_gpu(skb, gpu);
 }
 
+/* Without memory for the text the event goes without it. */
+static int put_holders(struct sk_buff *skb, struct ckm_gpu *gpu)
+{
+	char *text = kzalloc(CKM_HOLDERS_MAX, GFP_KERNEL);
+	int ret;
+
+	if (!text)
+		return 0;
+	spin_lock(&gpu->lock);
+	ckm_slots_holders_locked(gpu, text);
+	spin_unlock(&gpu->lock);
+	ret = nla_put_string(skb, CGPU_A_WHY, skip_spaces(text));
+	kfree(text);
+	return ret;
+}
+
 static int put_refused(struct sk_buff *skb, const struct due_events *due)
 {
 	const struct ckm_slot_events *pending = &due->pending;
@@ -58,7 +77,8 @@ static int put_refused(struct sk_buff *skb, const struct due_events *due)
 	       nla_put_u64_64bit(skb, CGPU_A_ASKED, pending->asked, CGPU_A_PAD) ?:
 	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, pending->limit, CGPU_A_PAD) ?:
 	       nla_put_u64_64bit(skb, CGPU_A_USED, pending->used, CGPU_A_PAD) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->refused - 1);
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->refused - 1) ?:
+	       (pending->by_driver ? put_holders(skb, due->gpu) : 0);
 }
 
 /* One turn can be both late and held up, so the suppressed number is the larger count. */
@@ -142,6 +162,7 @@ static void take_due(struct ckm_slot *slot, bool all, struct due_events *due, un
 	strscpy(due->id, slot->ct->id, sizeof(due->id));
 	strscpy(due->dir, slot->ct->dir, sizeof(due->dir));
 	due->cookie = slot->ct->cookie;
+	due->gpu = slot->gpu;
 }
 
 static void send_slot_events(struct ckm_gpu *gpu, u32 sched_id, bool all, unsigned long *wait)
@@ -346,7 +367,7 @@ static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 				   next_allowed - jiffies);
 }
 
-void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes)
+void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes, u64 used, bool by_driver)
 {
 	struct ckm_slot_events *pending = &slot->pending;
 
@@ -355,7 +376,8 @@ void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes)
 		pending->pid = task_tgid_nr(current);
 		pending->asked = bytes;
 		pending->limit = slot->ledger.limit_bytes;
-		pending->used = slot->ledger.used_bytes;
+		pending->used = used;
+		pending->by_driver = by_driver;
 		queue_event(slot, CKM_EVENT_REFUSED);
 	}
 	if (pending->refused != U32_MAX)

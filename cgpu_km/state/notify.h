@@ -25,10 +25,10 @@ void ckm_events_init_slot(struct ckm_slot *slot);
  */
 void ckm_events_stop(struct ckm_gpu *gpu);
 
-/* Record that an allocation of @bytes by the current process exceeded the limit. Caller
- * holds gpu->lock.
+/* Record that an allocation of @bytes by the current process exceeded the limit; with @by_driver, that the driver
+ * refused it inside the limit. @used: bytes of the slot without it. Caller holds gpu->lock.
  */
-void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes);
+void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes, u64 used, bool by_driver);
 /* Record that the current process was refused @asked of @resource (a constant), of which the
  * slot has @used and may have @limit. Caller holds gpu->lock.
  */

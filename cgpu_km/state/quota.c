@@ -135,9 +135,9 @@ static void say_refused(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 am
 			const struct cgpu_quota_view *view, const char *holder)
 {
 	atomic64_inc(&slot->refused_calls);
-	ckm_say(slot->ct, "GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
-		slot->gpu->index, amount, kinds[kind].words, has, view->left, view->floor, view->total,
-		holder, view->most);
+	ckm_say_limit(slot->ct, "GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
+		      slot->gpu->index, amount, kinds[kind].words, has, view->left, view->floor, view->total,
+		      holder, view->most);
 }
 
 int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
@@ -149,6 +149,11 @@ int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 	bool fits;
 
 	spin_lock(&gpu->lock);
+	/* Its number is another slot's by now, or none's: what it took would be in no sum. */
+	if (WARN_ON_ONCE(slot->removed)) {
+		spin_unlock(&gpu->lock);
+		return -ENOSPC;
+	}
 	view_locked(slot, kind, &view);
 	fits = amount <= view.left;
 	if (fits)

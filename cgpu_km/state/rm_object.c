@@ -7,13 +7,14 @@
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
-#include "driver/driver.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/listed.h"
 #include "state/memory.h"
 #include "state/quota.h"
+#include "state/rm_maps.h"
 #include "state/rm_object.h"
+#include "state/rm_tables.h"
 #include "state/slot.h"
 
 /* Bounds the kernel memory of a container, and how long its end takes. */
@@ -23,8 +24,6 @@ MODULE_PARM_DESC(max_objects, "RM objects and mappings that a container may have
 
 /* Objects and mappings removed under rm_lock at a time: a reader of meminfo waits for so many. */
 #define REMOVE_STEP	16
-
-#define UNKNOWN_BYTES	(4ull << 30)	/* assumed size if unknown: 8 MiB of page tables */
 
 static struct kmem_cache *obj_cache;
 
@@ -191,6 +190,22 @@ bool ckm_obj_alloc_deps(struct ckm_obj *obj)
 	return obj->core.deps;
 }
 
+bool ckm_obj_new_space(struct ckm_obj *obj)
+{
+	obj->space = ckm_space_alloc();
+	return obj->space;
+}
+
+void ckm_obj_set_space(struct ckm_obj *obj, const struct cgpu_obj *from)
+{
+	struct ckm_space *space = container_of(from, struct ckm_obj, core)->space;
+
+	if (space)
+		ckm_space_get(space);
+	ckm_space_put(obj->space);
+	obj->space = space;
+}
+
 static void free_obj(struct rcu_head *rcu)
 {
 	struct ckm_obj *obj = container_of(rcu, struct ckm_obj, rcu);
@@ -203,6 +218,7 @@ void ckm_obj_free(struct ckm_obj *obj)
 {
 	if (obj->group)
 		kref_put(&obj->group->ref, free_group);
+	ckm_space_put(obj->space);
 	call_rcu(&obj->rcu, free_obj);
 }
 
@@ -239,17 +255,7 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	spin_unlock(&slot->gpu->lock);
 }
 
-void ckm_cpu_map_drop(struct ckm_cpu_map *map)
-{
-	if (map->view) {
-		list_del(&map->view->node);
-		map->view->map = NULL;
-	}
-	ckm_quota_give(map->slot, CGPU_QUOTA_BAR1, map->bytes);
-	kfree(map);
-}
-
-/* The driver unmaps memory that it frees. Takes from @budget; true: none is left. */
+/* The driver unmaps memory that it frees, and no file shows it any more. Takes from @budget; true: none is left. */
 static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory, u32 *budget)
 {
 	struct ckm_dma_map *dma;
@@ -259,8 +265,12 @@ static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory,
 	for (; *budget; --*budget) {
 		dma = list_first_entry_or_null(&memory->dma_maps, struct ckm_dma_map, of);
 		cpu = list_first_entry_or_null(&memory->cpu_maps, struct ckm_cpu_map, of);
-		if (!dma && !cpu)
+		if (!dma && !cpu && hlist_empty(&memory->views))
 			return true;
+		if (!dma && !cpu) {
+			ckm_view_drop_locked(hlist_entry(memory->views.first, struct ckm_view, of));
+			continue;
+		}
 		ct->maps--;
 		if (dma) {
 			rb_erase(&dma->node, &ct->dma_maps);
@@ -269,11 +279,20 @@ static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory,
 			kfree(dma);
 		} else {
 			rb_erase(&cpu->node, &ct->cpu_maps);
+			memory->cpu_map_count--;
 			list_del(&cpu->of);
 			ckm_cpu_map_drop(cpu);
 		}
 	}
-	return list_empty(&memory->dma_maps) && list_empty(&memory->cpu_maps);
+	return list_empty(&memory->dma_maps) && list_empty(&memory->cpu_maps) && hlist_empty(&memory->views);
+}
+
+static void leave_space_locked(struct ckm_container *ct, struct ckm_obj *obj)
+{
+	u64 bytes = obj->in_space ? ckm_space_gone_locked(obj->space, &obj->core, obj->pt_bytes) : 0;
+
+	if (bytes)
+		ckm_slot_overhead_less_locked(ckm_container_slot_of(ct, obj->core.gpu), bytes);
 }
 
 /* Take a leaf without mappings out, and uncharge it. */
@@ -296,6 +315,7 @@ static void release_leaf_locked(struct ckm_container *ct, struct ckm_obj *obj)
 		ckm_mem_put_locked(ct, leaf->userd);
 	leaf->mem = NULL;
 	leaf->userd = NULL;
+	leave_space_locked(ct, obj);
 	ckm_obj_overhead_less_locked(ct, leaf, leaf->overhead);
 	if (!leaf->pin_count)	/* else freed by the last unpin */
 		ckm_obj_free(obj);
@@ -362,10 +382,10 @@ void ckm_clients_remove(struct ckm_container *ct, struct list_head *clients)
 	} while (client);
 }
 
-bool ckm_objs_have_room_locked(const struct ckm_container *ct)
+bool ckm_objs_have_room_locked(struct ckm_container *ct)
 {
 	lockdep_assert_held(&ct->rm_lock);
-	return ct->tree.objects + ct->maps < READ_ONCE(max_objects);
+	return ct->tree.objects + ct->maps < READ_ONCE(max_objects) && ckm_host_has_room_locked(ct);
 }
 
 /* ---- objects in use ---- */
@@ -453,38 +473,6 @@ void ckm_obj_put_mem(struct ckm_container *ct, struct cgpu_mem *mem)
 	mutex_lock(&ct->rm_lock);
 	ckm_mem_put_locked(ct, mem);
 	mutex_unlock(&ct->rm_lock);
-}
-
-/* ---- sizes ---- */
-
-/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO; @list is a kernel address. */
-u64 ckm_real_bytes(u32 client, u32 memory)
-{
-	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
-	struct { u32 count; u32 pad; u64 list; } params = {
-		.count = 1, .list = (uintptr_t)&info,
-	};
-
-	if (ckm_drv_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params,
-			    sizeof(params)) || info.data == CKM_ALL_ONES)
-		return 0;
-	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
-}
-
-u64 ckm_page_tables_of(struct cgpu_obj *memory)
-{
-	u64 bytes = memory->mem && memory->mem->bytes ? memory->mem->bytes : READ_ONCE(memory->bytes);
-	const struct cgpu_core_ops *core;
-
-	if (!bytes) {
-		bytes = ckm_real_bytes(memory->hclient, memory->hobject) ?: UNKNOWN_BYTES;
-		/* Read once only, so that map and unmap use the same number. */
-		WRITE_ONCE(memory->bytes, bytes);
-	}
-	core = ckm_core_enter();
-	bytes = core->mem.page_tables(bytes);
-	ckm_core_leave();
-	return bytes;
 }
 
 int ckm_objs_init(void)

@@ -17,6 +17,7 @@ struct ckm_container;
 struct ckm_gpu;
 struct ckm_obj;
 struct ckm_slot;
+struct ckm_space;
 
 /* A channel's word of state in the GPU's registers, while nvidia-uvm retains the channel
  * (sched/run_state.h). Either side may go first and clears the pointer of the other.
@@ -36,8 +37,10 @@ struct ckm_group {
 	struct list_head sched;		/* gpu->lock; on slot->tsgs while @handles is not empty */
 	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
-	u32 changes;			/* ct->rm_lock; number of channels added and of disable calls */
+	u32 changes;			/* ct->rm_lock; number of channels added */
 	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
+	u8 type;			/* NV2080_ENGINE_TYPE_*, U8_MAX: none; set before LIVE */
+	bool on_graphics;		/* surely on the runlist of graphics; set before LIVE */
 };
 
 /* An RM object of a tenant. A channel of a graphics/compute or video engine is on a list of its
@@ -51,56 +54,24 @@ struct ckm_obj {
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
 	u64 seq;			/* gpu->lock; channels: the slot's list is in this order */
 	u64 pt_bytes;			/* address ranges: bytes of page tables; set before LIVE */
+	struct ckm_space *space;	/* a reference; address ranges and spaces, NULL: the device's; set before LIVE */
+	bool in_space;			/* ct->rm_lock; counted there (rm_tables.c) */
 	u32 notifiers[2];		/* TSGs: handles of errors, ECC errors; set before LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
 	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
+	struct hlist_head views;	/* ct->rm_lock; memory: ckm_view.of, of control files */
 	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
 	bool shared;			/* READ_ONCE; its owner lets other processes dup it */
+	u32 cpu_map_count;		/* ct->rm_lock; length of @cpu_maps */
 	struct ckm_group *group;	/* a reference; TSGs and channels; set before LIVE */
 	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
+	bool ends;			/* ct->os_event_lock; clients: their file is being released */
 };
 
-/* A MAP_MEMORY_DMA and its charge for page tables, on the GPU of its device, which maps. Looked up by
- * address space, device and address, as the driver does, which ignores the memory handle of an
- * unmap call.
- */
-struct ckm_dma_map {
-	struct rb_node node;		/* ct->rm_lock; in ct->dma_maps */
-	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
-	struct ckm_obj *memory;		/* frees the mapping when it is released */
-	struct ckm_slot *slot;		/* has the charge */
-	u32 hclient, hdevice, hdma;
-	u64 at;				/* address that the driver returned */
-	u64 pt_bytes;			/* bytes */
-};
-static_assert(sizeof(struct ckm_dma_map) <= 88);	/* docs/develop/bounds.md, as below */
-
-/* A MAP_MEMORY and its part of BAR1. Looked up by the name that the tenant has for it: the address
- * that the driver returned, or what UPDATE_DEVICE_MAPPING_INFO made of it.
- */
-struct ckm_cpu_map {
-	struct rb_node node;		/* ct->rm_lock; in ct->cpu_maps */
-	struct list_head of;		/* ct->rm_lock; on its memory's cpu_maps */
-	struct ckm_obj *memory;		/* frees the mapping when it is released */
-	struct ckm_slot *slot;		/* has the charge */
-	u32 hclient, hmemory;
-	u64 at;				/* the tenant's name */
-	u64 linear;			/* address that the driver returned, its own name */
-	u64 bytes;
-	struct ckm_view *view;		/* ct->rm_lock; of the file that shows it; NULL: none, or it is gone */
-};
-static_assert(sizeof(struct ckm_cpu_map) <= 96);
-
-/* What a file of a GPU's node shows: one mapping, made for it by MAP_MEMORY (intercept/rm_view.c). */
-struct ckm_view {
-	struct list_head node;		/* ct->rm_lock; on ct->views while @map is set */
-	struct ckm_cpu_map *map;	/* ct->rm_lock; NULL: nothing that the driver can take away */
-	u64 walk;			/* ct->rm_lock; the last walk of ct->views that came by */
-};
-static_assert(sizeof(struct ckm_obj) <= 280);
+static_assert(sizeof(struct ckm_obj) <= 304);
 static_assert(sizeof(struct ckm_group) <= 56);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */
@@ -114,6 +85,10 @@ void ckm_group_get(struct ckm_group *group);
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
 /* Room for what a new channel depends on, none set; it goes with @obj. False: no memory. */
 bool ckm_obj_alloc_deps(struct ckm_obj *obj);
+/* The record of a new address space, for its first handle. False: no memory. */
+bool ckm_obj_new_space(struct ckm_obj *obj);
+/* @obj, which is not LIVE yet, is in the address space @from, in that of the range @from, or a second handle of it. */
+void ckm_obj_set_space(struct ckm_obj *obj, const struct cgpu_obj *from);
 void ckm_obj_free(struct ckm_obj *obj);
 
 /* Add @obj to the tree below @parent, NULL for a client, and to the names, and pin it. 0;
@@ -134,17 +109,12 @@ void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj);
 void ckm_objs_remove(struct ckm_container *ct, struct cgpu_obj *root);
 /* The same for each client on @clients, a list by ckm_obj.bound that gets no new ones. */
 void ckm_clients_remove(struct ckm_container *ct, struct list_head *clients);
-/* False: the container has max_objects objects and mappings. Caller holds rm_lock. */
-bool ckm_objs_have_room_locked(const struct ckm_container *ct);
+/* False: the container has max_objects objects and mappings, or no system memory for one more. Caller holds rm_lock. */
+bool ckm_objs_have_room_locked(struct ckm_container *ct);
 /* NULL: none has these handles. Caller holds rm_lock. */
 struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 object);
 /* As ckm_obj_find_locked(), but NULL also for one that is not LIVE. */
 struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object);
-
-/* Uncharge and free @map, which is in no tree (any more). Caller holds rm_lock if it has a view; takes
- * gpu->lock.
- */
-void ckm_cpu_map_drop(struct ckm_cpu_map *map);
 
 /* Whether @object is LIVE and belongs to a client of the backing file with id @owner. Takes
  * no lock. A free that begins at the same time may be missed, as if the call had come before.
@@ -164,7 +134,7 @@ void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj);
  * @client: handle of its client
  * @object: its handle
  * @obj: set to the pinned object, NULL: not found; to be unpinned also after an error
- * @mem: set only on success; NULL: pages of the process
+ * @mem: set only on success; NULL: nothing is charged
  *
  * Sleeps; takes rm_lock.
  *
@@ -180,15 +150,6 @@ struct cgpu_mem *ckm_obj_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
 /* The same for the context reserve of a pinned channel, or else of its TSG. */
 struct cgpu_mem *ckm_obj_get_context(struct ckm_container *ct, struct cgpu_obj *channel);
 void ckm_obj_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
-
-/* Bytes that the driver allocated for a memory object; 0: the driver does not report them.
- * An RM call, so the caller holds no lock.
- */
-u64 ckm_real_bytes(u32 client, u32 memory);
-/* Estimate in bytes of the page tables for one mapping of a pinned memory object. May be
- * an RM call, so the caller holds no lock.
- */
-u64 ckm_page_tables_of(struct cgpu_obj *memory);
 
 /* The container's names: 0 or -ENOMEM. Exit sleeps; no object is left. */
 int ckm_objs_init_names(struct ckm_container *ct);

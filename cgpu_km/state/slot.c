@@ -33,25 +33,51 @@ static int add_to_sched(struct ckm_slot *slot, const struct ckm_slot_request *re
 	return ret;
 }
 
-/* A line of the kernel log holds about a thousand characters. */
-#define HOLDERS_MAX	800
-
-static size_t add_holder(char *text, size_t len, const char *words, const struct ckm_container *ct, u64 bytes)
+static size_t add_holder(char *text, size_t len, const char *words, const char *name, u64 bytes)
 {
-	return len + scnprintf(text + len, HOLDERS_MAX - len, "%s %s%s %llu MiB", len ? "," : "", words, ct->dir,
+	return len + scnprintf(text + len, CKM_HOLDERS_MAX - len, "%s %s%s %llu MiB", len ? "," : "", words, name,
 			       bytes / CGPU_MIB);
+}
+
+/* Each container of @gpu with the memory that it uses, or with @limits its limit. */
+static size_t add_slots_locked(const struct ckm_gpu *gpu, char *text, size_t len, bool limits)
+{
+	u32 i;
+
+	lockdep_assert_held(&gpu->lock);
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		const struct ckm_slot *slot = gpu->slot[i];
+		u64 bytes = !slot ? 0 : limits ? slot->ledger.limit_bytes : slot->ledger.used_bytes;
+
+		if (bytes)
+			len = add_holder(text, len, "", slot->ct->dir, bytes);
+	}
+	return len;
+}
+
+void ckm_slots_holders_locked(const struct ckm_gpu *gpu, char *text)
+{
+	u64 used = ckm_slots_used_locked(gpu);
+	size_t len = 0;
+
+	lockdep_assert_held(&gpu->lock);
+	if (gpu->ended_bytes)
+		len = add_holder(text, len, "", "destroyed containers", gpu->ended_bytes);
+	if (gpu->total_bytes > used)
+		len = add_holder(text, len, "", "the driver and what runs outside of containers at most",
+				 gpu->total_bytes - used);
+	add_slots_locked(gpu, text, len, false);
 }
 
 /* Log what each container on @gpu holds, when @refused found no room. */
 static void say_holders(struct ckm_gpu *gpu, const struct ckm_container *refused, const char *why)
 {
-	char *text = kzalloc(HOLDERS_MAX, GFP_KERNEL);
+	char *text = kzalloc(CKM_HOLDERS_MAX, GFP_KERNEL);
 	struct cgpu_sched_view view;
 	struct ckm_container *ct;
 	struct ckm_slot *slot;
 	u64 limits, limit, used;
-	size_t len = 0;
-	u32 i;
+	size_t len;
 
 	lockdep_assert_held(&ckm_lock);
 	if (!text)
@@ -59,19 +85,17 @@ static void say_holders(struct ckm_gpu *gpu, const struct ckm_container *refused
 	spin_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	limits = gpu->limits_bytes;
-	for (i = 0; i < CGPU_SLOTS; i++)
-		if (gpu->slot[i])
-			len = add_holder(text, len, "", gpu->slot[i]->ct, gpu->slot[i]->ledger.limit_bytes);
+	len = add_slots_locked(gpu, text, len, true);
 	spin_unlock(&gpu->lock);
 	list_for_each_entry(ct, &ckm_ended, node) {	/* as many as tenants like: only what the line has room for */
-		if (len >= HOLDERS_MAX - 1)
+		if (len >= CKM_HOLDERS_MAX - 1)
 			break;
 		slot = ckm_container_slot_of(ct, gpu->index);
 		if (!slot)
 			continue;
 		ckm_slot_limits(slot, &limit, &used);
 		if (used)
-			len = add_holder(text, len, "destroyed ", ct, used);
+			len = add_holder(text, len, "destroyed ", ct->dir, used);
 	}
 	pr_notice_ratelimited("container %s refused: %s. GPU %u: %llu of %llu MiB, %u of %u instances, %u of their weight free; held by%s\n",
 			      refused->dir, why, gpu->index, limits / CGPU_MIB,

@@ -47,6 +47,12 @@ void ckm_slot_channels_changed_locked(struct ckm_slot *slot);
 /* Limit and charged memory in bytes. Sleeps; takes gpu->lock. */
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
 
+/* Write what holds the card to @text, CKM_HOLDERS_MAX zeroed bytes: what each container uses, and what is left for others.
+ * Caller holds gpu->lock.
+ */
+#define CKM_HOLDERS_MAX	800		/* a line of the kernel log holds about a thousand characters */
+void ckm_slots_holders_locked(const struct ckm_gpu *gpu, char *text);
+
 /* Bytes charged on the GPU, those of destroyed containers included. Caller holds gpu->lock. */
 u64 ckm_slots_used_locked(const struct ckm_gpu *gpu);
 

@@ -94,7 +94,8 @@ class Gpu:
 
     @property
     def now(self) -> int:
-        return int(self.lib.cgpu_sim_now(self.sim))
+        now: int = self.lib.cgpu_sim_now(self.sim)
+        return now
 
     def client(self, number: int) -> Any:
         """Its struct cgpu_sim_client, by reference."""

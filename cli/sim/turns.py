@@ -195,7 +195,7 @@ class Turns:
         if self.step.kind == lib.CGPU_STEP_TIMESLICE:
             for number in self._clients(mask):
                 gpu.timeslice(number, self.step.plan.timeslice_us[self.slot[number]])
-            return {"done": mask}
+            return {"done": mask, "called": mask}
         if self.step.kind == lib.CGPU_STEP_RESTART:
             done, refused_ns = gpu.commit(self._open_clients(mask))
             return {"done": done, "refused_ns": refused_ns}
@@ -212,8 +212,10 @@ class Turns:
         return [number for number in self._clients(mask) if self.t.slot[self.slot[number]].channels]
 
     def _follow_control(self) -> None:
+        if self._slice_is_set or self.turns % 32:
+            return
         freezes, thaws = (sorted(self.gpu.latest_ns[frozen]) for frozen in (True, False))
-        if self._slice_is_set or not freezes or not thaws or len(freezes) + len(thaws) < 32 or self.turns % 32:
+        if not freezes or not thaws or len(freezes) + len(thaws) < 32:
             return
         slice_us = self._auto_slice_us(freezes[(len(freezes) - 1) // 2], thaws[(len(thaws) - 1) // 2])
         self.lib.cgpu_sched_set_slice_us(self.t, slice_us, self._clock())

@@ -34,6 +34,9 @@ CALLED = {
 #: Members of struct nv_rm_ops that hold from that branch on, in place of another one.
 SINCE = {"open_gpu_595": ("open_gpu", 595), "close_gpu_595": ("close_gpu", 595)}
 
+#: The first branch that no longer has the function.
+UNTIL = {"uvm_api_create_range_group": 610, "uvm_api_destroy_range_group": 610}
+
 
 @dataclass(frozen=True)
 class Prototype:
@@ -89,7 +92,8 @@ def ours(branch: int) -> dict[str, Prototype]:
         newer = found.pop(name)
         if branch >= since:
             found[instead] = newer
-    return found | written(CALLED) | dict(stand_ins())
+    replaced = {name: mine for name, mine in stand_ins() if branch < UNTIL.get(name, branch + 1)}
+    return found | written(CALLED) | replaced
 
 
 def written(texts: dict[str, str]) -> dict[str, Prototype]:

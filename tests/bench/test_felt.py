@@ -157,3 +157,13 @@ def test_the_scenarios_are_there() -> None:
 def test_the_llm_alone_takes_about_300_ms() -> None:
     worst = max(sched_sim.felt_alone("a100", scenarios.LLM, seed, 30 * S)[1].p99_us or 0 for seed in (1, 2, 3))
     assert 250_000 < worst < 350_000
+
+
+@pytest.mark.parametrize("card", ["a100", "h100"])
+def test_eight_services_wait_less_than_by_the_drivers_turns(card: str) -> None:
+    """Of 3000 requests each: in 30 s a burst or two decide."""
+    eight = replace(next(one for one in FELT if one.name == "eight at 8 %"), seconds=180)
+    ours = measure(Cell(eight, card, OURS, 1), 7).row
+    driver = measure(Cell(eight, card, "driver-round-robin"), 7).row
+    assert ours["request_p99_us"] < 0.7 * driver["request_p99_us"]
+    assert ours["control_calls_per_s"] < 1

@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 from libcuda import MIB, ON_DEVICE, Cuda
 
-STEPS_MAX = 100_000
-
 
 def ways(cuda: Cuda, kind: str, step: int) -> tuple[Callable[[object], int], Callable[[c.c_uint64], None]]:
     """How to take a piece, whose address or handle goes to the argument, and how to give it back."""
@@ -45,9 +43,11 @@ def main() -> int:
     take, give = ways(cuda, kind, step)
 
     def fill() -> tuple[list[c.c_uint64], int, float]:
-        """The pieces, the refusal, and the slowest call in us."""
+        """The pieces, the refusal, and the slowest call in us. More than there is, is enough: managed memory, which
+        may be the host's, has no end on a driver that does not limit it.
+        """
         taken, refusal, slowest_us = [], 0, 0.0
-        while not refusal and len(taken) < STEPS_MAX:
+        while not refusal and len(taken) * step <= whole.value:
             at = c.c_uint64()
             began = time.monotonic()
             refusal = take(c.byref(at))

@@ -7,17 +7,23 @@ its `run.json` says what there is to load, and what is written there is on the h
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-FINIT_MODULE, DELETE_MODULE, REBOOT = 313, 176, 169
+FINIT_MODULE, DELETE_MODULE, REBOOT, SYSLOG = 313, 176, 169, 103
+SYSLOG_ALL, LOG_BYTES = 3, 1 << 20
+LOG = ctypes.create_string_buffer(LOG_BYTES)
+COPY_S = 5.0  #: between two copies of what the modules say, for a step that hangs or a machine that dies
 POWER_OFF = 0x4321FEDC
 COVERED = ("/proc", "/sys", "/dev", "/tmp", "/run")
 
@@ -75,20 +81,48 @@ def run(out: Path) -> dict[str, object]:
         mount("cgpu", "/dev/cgpu", "cgpu")
     with (out / "inside.log").open("wb") as log:
         command = [sys.executable, *said["plain"], said["inside"], str(out), *said["step"]]
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/").returncode
-    (out / "not_forwarded").write_text(Path("/proc/driver/nvforward").read_text())
+        with copied(out):
+            status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/").returncode
     if said["cgpu"]:
-        (out / "refused").write_text(refused())
         LIBC.umount2(b"/dev/cgpu", 0)
     for name in reversed(loaded):
         unload(name)
     return {"status": status}
 
 
-def refused() -> str:
-    """The kernel log's lines about calls that the module refused."""
-    log = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, check=False).stdout
-    return "".join(f"{line}\n" for line in log.splitlines() if "cgpu_km" in line)
+def kernel_log() -> str:
+    """All that is in its buffer."""
+    size = LIBC.syscall(SYSLOG, SYSLOG_ALL, LOG, LOG_BYTES)
+    if size < 0:
+        raise OSError(ctypes.get_errno(), "the kernel's log cannot be read")
+    return ctypes.string_at(LOG, size).decode(errors="replace")
+
+
+def copy_what_modules_say(out: Path) -> None:
+    """What was not forwarded, the kernel's log, and its lines about calls that the module refused."""
+    log = kernel_log()
+    (out / "not_forwarded").write_text(Path("/proc/driver/nvforward").read_text())
+    (out / "dmesg").write_text(log)
+    (out / "refused").write_text("".join(f"{line}\n" for line in log.splitlines() if "cgpu_km" in line))
+
+
+@contextlib.contextmanager
+def copied(out: Path) -> Iterator[None]:
+    """Now and then, and at the end of the block. By a thread that sleeps: Python's wait with a limit polls."""
+    ended = threading.Event()
+
+    def copy() -> None:
+        while not ended.wait(COPY_S):
+            copy_what_modules_say(out)
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        copy_what_modules_say(out)
 
 
 def main() -> None:

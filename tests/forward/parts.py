@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPO / "tests/demo"))
 from measure import Progress, rate, whole_rounds  # noqa: E402
 
 PROC = Path("/proc/cgpu_km")
+NODES = Path("/dev/cgpu")
 MIB = 1 << 20
 NAMES = ("a" * 64, "b" * 64, "c" * 64)
 SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
@@ -31,6 +32,9 @@ STANDIN_SAYS = "PyTorch is a stand-in: this is the control flow"
 JUDGED = os.environ.get("SHARES_ARE_JUDGED", "1") == "1"
 #: Factor of what a program and its end may take, on a busy or emulated host (module-run --slow).
 SLOWNESS = float(os.environ.get("SLOWNESS", "1"))
+#: Of a program, of a load's first work, and of work between two moments: less than a step has, so that a program that
+#: hangs is a result and the step goes on. PyTorch takes half a minute to its first work.
+CALL_S, START_S, PROGRESS_S = (300.0, 240.0, 120.0) if SIMULATED else (25.0, 60.0, 30.0)
 #: How long a kernel is, and how many rounds of its loop that is, was measured on the driver alone (home.py).
 KERNEL_US = os.environ.get("GPULOAD_KERNEL_US", "1000")
 KERNEL = ("--kernel-us", KERNEL_US, "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
@@ -42,6 +46,7 @@ class Report:
     """Writes results as they come."""
 
     def __init__(self, out: Path) -> None:
+        self.folder = out
         self._file = (out / "results.jsonl").open("a")
 
     def add(self, name: str, **values: object) -> None:
@@ -71,11 +76,14 @@ class Box:
 
     def head(self) -> list[str]:
         """Of a command line that runs in it."""
-        nodes = ("nvidiactl", "nvidia0", "nvidia-uvm")
-        binds = "; ".join(f"mount --bind /dev/cgpu/{self.dir}/{name} /dev/{name}" for name in nodes)
+        if not shutil.which("setpriv"):
+            raise RuntimeError("setpriv is not installed: a container's programs would be the driver's administrator")
+        nodes = sorted(path.name for path in (NODES / self.dir).iterdir())
+        # Without one of its nodes a program would find the driver's.
+        binds = " && ".join(f"mount --bind {NODES}/{self.dir}/{name} /dev/{name}" for name in nodes)
         # As an engine's container: root without capabilities, so that the host's driver has no administrator.
-        drop = "setpriv --bounding-set=-all --inh-caps=-all" if shutil.which("setpriv") else ""
-        return ["unshare", "-m", "sh", "-c", f'{binds}; exec {drop} "$@"', "sh"]
+        drop = "setpriv --bounding-set=-all --inh-caps=-all"
+        return ["unshare", "-m", "sh", "-c", f'{binds} && exec {drop} "$@"', "sh"]
 
     def used(self) -> int:
         """Bytes that it is charged."""
@@ -112,7 +120,7 @@ class Box:
         self.destroy()
 
 
-def call(*words: str, limit_s: float = 300) -> subprocess.CompletedProcess[str]:
+def call(*words: str, limit_s: float = CALL_S) -> subprocess.CompletedProcess[str]:
     """Status and output; `limit_s` of a host that is not slow."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=limit_s * SLOWNESS)
@@ -120,7 +128,7 @@ def call(*words: str, limit_s: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(words, 124, "", f"ended after {error.timeout:.0f} s")
 
 
-def call_all(commands: Sequence[Sequence[str]], limit_s: float = 300) -> list[subprocess.CompletedProcess[str]]:
+def call_all(commands: Sequence[Sequence[str]], limit_s: float = CALL_S) -> list[subprocess.CompletedProcess[str]]:
     """The same for several at once."""
     with ThreadPoolExecutor(len(commands)) as pool:
         return list(pool.map(lambda words: call(*words, limit_s=limit_s), commands))
@@ -155,7 +163,7 @@ def load(box: Box | None, command: Sequence[str] = LOAD, talk: bool = False) -> 
     """A load in a container, or on the driver alone, from its first line of progress on."""
     progress = Progress([*(box.head() if box else []), *command], talk)
     try:
-        if not progress.wait_until(0.001, 240 * SLOWNESS):
+        if not progress.wait_until(0.001, START_S * SLOWNESS):
             raise RuntimeError(f"{command[0]} does not start: {progress.last_words()}")
         yield progress
     finally:
@@ -174,7 +182,7 @@ def rates_of(loads: Sequence[Progress], window_s: float, weights: Sequence[int])
     begin = time.monotonic()
     end = begin + whole_rounds(window_s, round_s)
     for one in loads:
-        if not one.wait_until(end, 120 * SLOWNESS):
+        if not one.wait_until(end, end - begin + PROGRESS_S * SLOWNESS):
             raise RuntimeError(f"no progress: {one.last_words()}")
     return [rate(one.samples(), begin, end) for one in loads]
 

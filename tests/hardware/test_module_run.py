@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 import tables
 
 HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
 
 PROGRAM = HERE / "module-run"
 
@@ -37,6 +39,7 @@ say '{"name": "'"$step"'", "ok": true}\n'
 case $way in
 "in the middle") say '{"name": "half a li'; kill -9 $$ ;;
 hangs) sleep 1000 ;;
+"without seccomp") echo "SECCOMP userspace requested but not functional!"; exit 1 ;;
 panics) echo "Kernel panic - not syncing"; exit 1 ;;
 "bad result") say '{"name": "second", "ok": false}\n' ;;
 missing) say '{"name": "second", "ok": null, "missing": "PyTorch"}\n' ;;
@@ -46,10 +49,12 @@ esac
 status=0
 [ "$way" != fails ] || status=1
 echo '{"status": '$status'}' >"$out/end.json"
+[ "$way" != "half an end" ] || echo '{"stat' >"$out/end.json"
 """
 
 FORWARDER = """#!/bin/sh
 [ "$EACH" != forwarder ] || exit 1
+echo "verbose: ${NVFORWARDD_VERBOSE-no}"
 : >"$1"
 exec sleep 1000
 """
@@ -118,6 +123,7 @@ WAYS = {
     "hangs": ("ended after", 1),
     "fails": ("status 1", 1),
     "without an end": ("status None", 1),
+    "half an end": ("status None", 1),
     "forwarder": ("nvforwardd does not start: ", 0),
 }
 
@@ -126,7 +132,7 @@ WAYS = {
 def test_each_step_may_die(module, tree, tmp_path, way):
     """All of them in the same way: each is begun, and says how it ended and what it had."""
     slow = ["--slow", "0.01"] if way == "hangs" else []
-    run = Run(tree, tmp_path / "out", *slow, each=way)
+    run = Run(tree, tmp_path / "out", "--go-on", *slow, each=way)
     assert run.status == 1
     assert list(run.steps) == [step[0] for step, _ in module.STEPS]
     why, results = WAYS[way]
@@ -175,7 +181,7 @@ def test_a_step_is_told_of_the_card(tree, tmp_path):
 def test_the_whole_ends_within_its_budget(module, tree, tmp_path):
     """Steps that hang take what is left; those for which nothing is left are not begun, and say so."""
     began = time.monotonic()
-    run = Run(tree, tmp_path / "out", "--budget-s", "2.5", "--slow", "0.05", each="hangs")
+    run = Run(tree, tmp_path / "out", "--go-on", "--budget-s", "2.5", "--slow", "0.05", each="hangs")
     assert time.monotonic() - began < 8
     assert len(run.steps) == len(module.STEPS)
     late = [step for step in run.steps.values() if step["why"].startswith("not begun: ")]
@@ -208,8 +214,185 @@ def test_the_steps_are_those_of_the_machine(module):
     """Each has a function inside, and nothing takes longer than the whole may."""
     import inside
 
-    assert {step[0] for step, _ in module.STEPS} == set(inside.STEPS)
+    assert {step[0] for step, _ in module.STEPS} | {module.TRACED} == set(inside.STEPS)
+    assert set(module.TORCH_STEPS) | set(module.FIRST) <= set(inside.STEPS)
     assert all(limit_s <= 200 for _, limit_s in module.STEPS)
+
+
+def test_the_first_steps_say_whether_anything_works(module):
+    """And those of the first call, by the end of which there is a figure, are the first five."""
+    assert {step[0] for step, _ in module.STEPS[:2]} == set(module.FIRST)
+    assert [step[0] for step, _ in module.STEPS[:5]] == ["vectoradd", "smi", "walk", "limit", "ratio"]
+
+
+# ---- a machine on which nothing works ----
+
+
+@pytest.mark.parametrize(("way", "steps"), [("panics", 2), ("without seccomp", 1)])
+def test_nothing_is_begun_after_what_cannot_work(module, tree, tmp_path, way, steps):
+    run = Run(tree, tmp_path / "out", each=way)
+    assert run.status == module.STOPPED
+    assert list(run.steps) == [step[0] for step, _ in module.STEPS][:steps]
+    wanted = module.h.REFUSED_SECCOMP if way == "without seccomp" else "vectoradd and smi failed: nothing works here"
+    assert run.report["stopped"] == wanted
+
+
+def test_one_of_the_first_that_works_is_enough(module, tree, tmp_path):
+    run = Run(tree, tmp_path / "out", vectoradd="panics")
+    assert run.status == 1
+    assert len(run.steps) == len(module.STEPS)
+
+
+@pytest.mark.parametrize(("first", "wanted"), [("bad result", False), ("panics", False), ("at the start", True)])
+def test_of_other_steps_two_without_a_good_result_are_the_end(module, first, wanted):
+    good, bad = {"ok": True}, {"ok": False}
+    results = {"bad result": [good, bad], "panics": [good], "at the start": []}[first]
+    steps = [{"step": name, "ok": False, "why": "", "results": results} for name in ("charges", "kinds")]
+    assert bool(module.is_vain(steps)) is wanted
+    assert not module.is_vain([*steps, steps[0]]), "only the first two are asked"
+
+
+def test_a_program_that_is_needed_is_named(module, tree, tmp_path, monkeypatch):
+    with_all = module.shutil.which
+    monkeypatch.setattr(module.shutil, "which", lambda name: None if name == "setpriv" else with_all(name))
+    monkeypatch.setattr(
+        sys, "argv", ["module-run", "--tree", str(tree), "--out", str(tmp_path / "out"), "--memory", "1M"]
+    )
+    assert module.main() == module.STOPPED
+    report = json.loads((tmp_path / "out/results.json").read_text())
+    assert report["stopped"] == "not installed: setpriv"
+    assert report["steps"] == []
+
+
+def test_a_step_that_is_not_there_is_named(tree, tmp_path):
+    argv = [sys.executable, str(PROGRAM), "--tree", str(tree), "--out", str(tmp_path / "out"), "smi", "vectorad"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "there is no step vectorad" in done.stderr
+
+
+# ---- what explains a failure ----
+
+
+def logs(folder: Path) -> dict[str, str]:
+    with tarfile.open(folder / "logs.tgz") as archive:
+        return {one.name: archive.extractfile(one).read().decode() for one in archive.getmembers()}
+
+
+def test_every_log_is_kept(tree, tmp_path):
+    """Of the first steps with each call that nvforwardd makes."""
+    text = (tree / "linux").read_text()
+    (tree / "linux").write_text(text.replace("echo booted", "echo booted; seq 2000"))
+    Run(tree, tmp_path / "out", "vectoradd", "smi", "limit", limit="panics")
+    kept = logs(tmp_path / "out")
+    verbose = {name.split("/")[0]: said for name, said in kept.items() if name.endswith("nvforwardd.log")}
+    assert verbose == {"vectoradd": "verbose: 1\n", "smi": "verbose: 1\n", "limit": "verbose: no\n"}
+    console = kept["limit/console.log"].splitlines()
+    assert len(console) > 2000
+    assert console[-1] == "Kernel panic - not syncing"
+    assert not list((tmp_path / "out").glob("*.new"))
+
+
+def test_of_a_long_log_the_end_is_kept(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOG_BYTES", 4)
+    (tmp_path / "scratch/smi").mkdir(parents=True)
+    (tmp_path / "scratch/smi/console.log").write_text("0123456789")
+    module.pack_logs(tmp_path / "scratch", tmp_path)
+    assert logs(tmp_path) == {"smi/console.log": "6789"}
+
+
+def test_a_vectoradd_that_failed_is_recorded(module, tree, tmp_path):
+    (tree / "librmtap.so").touch()
+    text = (tree / "linux").read_text()
+    (tree / "linux").write_text(text.replace("echo booted", 'cp "$out/run.json" $TOLD/$step.json'))
+    os.environ["TOLD"] = str(tmp_path)
+    run = Run(tree, tmp_path / "out", "vectoradd", "smi", vectoradd="panics")
+    assert list(run.steps) == ["vectoradd", "traced", "smi"]
+    assert json.loads((tmp_path / "traced.json").read_text())["step"] == ["traced", str(tree / "librmtap.so")]
+    assert list(Run(tree, tmp_path / "good", "vectoradd", "smi").steps) == ["vectoradd", "smi"]
+
+
+def test_what_cannot_be_written_takes_nothing_with_it(module, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module.tables, "page", lambda report: report["no such key"])
+    (tmp_path / "logs.tgz.new").mkdir()
+    module.save(tmp_path, tmp_path / "scratch", {"steps": [{"step": "smi", "odd": Path("x")}]})
+    assert json.loads((tmp_path / "results.json").read_text())["steps"] == [{"step": "smi", "odd": "x"}]
+    said = capsys.readouterr().err
+    assert "logs.tgz.new" in said
+    assert "no such key" in said
+
+
+def test_results_are_never_half_written(module, tmp_path, monkeypatch):
+    (tmp_path / "results.json").write_text("old")
+    monkeypatch.setattr(module.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
+    with pytest.raises(OSError, match="killed here"):
+        module.write(tmp_path / "results.json", "new")
+    assert (tmp_path / "results.json").read_text() == "old"
+
+
+# ---- the machine ----
+
+
+def test_the_first_programs_run_on_the_driver_alone_too(tree, tmp_path):
+    """What fails there fails without User-Mode Linux."""
+    (tree / "walk").write_text("""#!/bin/sh
+echo "{\\"results\\": {\\"$1/a\\": 0, \\"$2/b\\": 7}, \\"stalled\\": null}"
+""")
+    (tree / "walk").chmod(0o644)  # a copy may lose it
+    (tree / "libcuda.so.1").write_text("no library")
+    run = Run(tree, tmp_path / "out", "smi")
+    walk = run.report["native"]["walk"]
+    assert (walk["calls"], walk["not_0"], walk["status"]) == (2, {"memory/b": 7}, 0)
+    assert run.report["native"]["vectoradd"]["status"] != 0
+
+
+def test_what_the_machine_is_stands_in_the_results(tree, tmp_path):
+    (tree / "commit").write_text("0123abcd-dirty\n")
+    said = Run(tree, tmp_path / "out", "smi").report["machine"]
+    assert said["commit"] == "0123abcd-dirty"
+    assert said["memory of User-Mode Linux"].startswith("1 MiB in /")
+    assert "CapEff:" in said["process"]
+    assert set(said["programs"]) >= {"unshare", "setpriv", "mount", "dmesg", "ldconfig"}
+    assert said["max_map_count"]
+    page = (tmp_path / "out/machine.txt").read_text()
+    assert {"==== nvidia-smi -q", "==== meminfo", "==== df -h"} <= set(page.splitlines())
+
+
+def test_mappings_are_raised_and_put_back(module, tmp_path, monkeypatch):
+    setting = tmp_path / "max_map_count"
+    setting.write_text("65530\n")
+    monkeypatch.setattr(module, "MAPS", setting)
+    with module.prepared_host():
+        assert setting.read_text() == "65530\n", "without a driver nothing of the machine is changed"
+    monkeypatch.setattr(module, "branch", lambda: 580)
+    with module.prepared_host() as said:
+        assert int(setting.read_text()) == module.MAPS_WANTED
+        assert said["max_map_count"] == f"{module.MAPS_WANTED}, 65530 before"
+    assert setting.read_text() == "65530"
+    monkeypatch.setattr(module, "MAPS", tmp_path / "no/max_map_count")
+    with module.prepared_host() as said:
+        assert "No such file" in said["max_map_count"]
+
+
+def test_a_machine_without_ldconfig(module, monkeypatch):
+    monkeypatch.setattr(module.h, "call", lambda *words, **more: (_ for _ in ()).throw(FileNotFoundError("ldconfig")))
+    monkeypatch.setattr(module.Path, "exists", lambda path: str(path) == "/usr/lib64/libcuda.so.1")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    assert module.library_path() == "/usr/lib64"
+
+
+@pytest.mark.parametrize(
+    ("version", "parameters"), [("550.163.01", ""), ("595.10", ""), ("610.43.02", "any_driver=1"), ("", "")]
+)
+def test_a_newer_driver_is_accepted_and_said_so(module, tmp_path, monkeypatch, version, parameters):
+    line = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Nov 17" if version else ""
+    monkeypatch.setattr(module, "text", lambda path: line)
+    assert module.home_of(tmp_path, "1M").parameters == parameters
+
+
+def test_the_newest_compared_branch_is_the_modules(module):
+    source = (REPO / "cgpu_km/core/nv_branch.c").read_text()
+    assert f"CGPU_BRANCH_COMPARED\t{module.COMPARED}\n" in source
 
 
 # ---- the tree that travels ----
@@ -233,7 +416,7 @@ def repository(module, tmp_path, monkeypatch) -> Path:
 def test_the_tree_has_its_parts_and_no_more(module, repository, capsys):
     assert module.pack(repository / "build/tree") == 0
     names = {Path(part).name.replace("*", "0_1_0") for part in module.PARTS}
-    assert {path.name for path in (repository / "build/tree").iterdir()} == names
+    assert {path.name for path in (repository / "build/tree").iterdir()} == names | {"commit"}
     assert "with the sources 1 MiB" in capsys.readouterr().out
 
 
@@ -317,6 +500,15 @@ def test_a_standin_is_named(tree, tmp_path):
     assert environment["TORCH_IS_STANDIN"] == "1"
     assert Path(environment["PYTHONPATH"], "torch/__init__.py").exists()
     assert run.report["machine"]["stand-in for PyTorch"] is True
+
+
+def test_a_load_whose_waits_would_spin_is_refused(tmp_path):
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    more = {"WAITS_BLOCK": "1", "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(HERE.parent / "forward/standin")}
+    command = [sys.executable, HERE / "load/torchload.py", "--seconds", "0.2"]
+    done = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 5
+    assert "torchload: waits do not block, CUDA says -1" in done.stderr
 
 
 @pytest.mark.parametrize(

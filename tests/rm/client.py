@@ -121,12 +121,19 @@ class Client:
         self._call(nv.ESC_RM_UNMAP_MEMORY, arg)
         return arg.status
 
-    def map_dma(self, device: int, space: int, memory: int, length: int, flags: int = 0) -> tuple[int, int]:
+    def map_dma(self, device: int, space: int, memory: int, length: int, flags: int = 0, offset: int = 0):
         """RM_MAP_MEMORY_DMA: (status, GPU address)."""
         layout = nv.of_branch("MapDma", int(self.rm.branch))
-        arg = layout(client=self.handle, device=device, dma=space, memory=memory, length=length, flags=flags)
+        what = {"device": device, "dma": space, "memory": memory, "offset": offset, "length": length}
+        arg = layout(client=self.handle, **what, flags=flags)
         self._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
+
+    def unmap_dma(self, device: int, space: int, memory: int, address: int) -> int:
+        layout = nv.of_branch("UnmapDma", int(self.rm.branch))
+        arg = layout(client=self.handle, device=device, dma=space, memory=memory, dma_offset=address)
+        self._call(nv.ESC_RM_UNMAP_MEMORY_DMA, arg)
+        return arg.status
 
     def peers(self, one: Gpu, other: Gpu) -> int:
         """NV50_P2P: each of the two is the other's peer while it exists. Its handle."""

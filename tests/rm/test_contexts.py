@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Where RM takes a context's memory. The buffers' sizes are our GSP's; when and from where they are taken is RM's."""
 
+import struct
+
 import nvclient as nv
 import pytest
 
@@ -71,3 +73,24 @@ def test_channel_ids_end(some_machine, engine):
     other = some_machine.client()
     group = nv.TsgParams(vaspace=0, engine=engine)
     assert other.alloc(nv.CLASS_TSG, other.gpu().device, group)[0] == 0x4F
+
+
+BIND = 0xA06F0104  #: NVA06F_CTRL_CMD_BIND
+NV_ERR_INVALID_STATE = 0x40
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_the_runlist_of_a_channel_is_that_of_its_first_object(machine, bound: bool):
+    """Of a group made for graphics too, unless the channel is bound: the module binds it (rm_alloc_context.c)."""
+    context = machine.client().gpu().context(with_object=False)
+    client = context.rm
+
+    def bind(engine: int) -> int:
+        return client.control(context.channel, BIND, struct.pack("<I", engine))[0]
+
+    if bound:
+        assert bind(nv.ENGINE_GR0) == 0
+    status, _ = client.alloc(context.classes[3], context.channel, nv.CopyParams(1, COPY2))
+    assert (status == 0) == (not bound)
+    other = NV_ERR_INVALID_STATE
+    assert (bind(COPY2), bind(nv.ENGINE_GR0)) == ((other, 0) if bound else (0, other))

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Handles, duplicates, files and frees: what RM itself answers."""
 
+import struct
+from pathlib import Path
+
 import nvclient as nv
-from client import ATTR_CONTIGUOUS, ATTR_PAGE_4K
+from client import ALLOC_VIRTUAL, ATTR_CONTIGUOUS, ATTR_PAGE_4K, CLASS_VIRTUAL
 
 MIB = 1 << 20
+ALLOC_LAZY = 1 << 10  #: nvos.h: NVOS32_ALLOC_FLAGS_LAZY
 NV_ERR_OBJECT_EXISTS = 0x19  #: NV_ERR_INSERT_DUPLICATE_NAME
 NV_ERR_INVALID_OBJECT_HANDLE = 0x33
 
@@ -166,6 +170,31 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     assert context.semaphore() == 77, "and run by what the neighbour wrote"
 
 
+def test_userd_is_where_its_offset_points(some_machine):
+    """At a neighbour's page, too: RM adds it to the memory's address, until 590. The module refuses it."""
+    mine, other = some_machine.client(), some_machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    context = gpu.context(nv.ENGINE_COPY0 + 2, with_object=False)
+    status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
+    assert status == 0
+    _, context.userd_fd, _ = other.map_memory(theirs.device, page, 4096, 0)
+    for n in range(1, 33):
+        assert mine.free(context.channel, context.tsg) == 0
+        params = context.channel_params()
+        params.userd_offset[0] = n * (64 << 10)
+        status, context.channel = mine.alloc(context.classes[0], context.tsg, params)
+        assert status == 0
+        context.engine_object()
+        assert context.schedule() == 0
+        some_machine.rm.write(context.userd_fd, 0, bytes(4096))
+        context.put = 0
+        context.fill(context.va + 0x9000, 0x1234, 4, 77)
+        if context.semaphore() == 77:
+            break
+    assert context.semaphore() == 77, "run by what the neighbour wrote"
+    assert some_machine.rm.read(context.userd_fd, nv.USERD_GP_GET, 4) == b"\1\0\0\0", "written by the GPU"
+
+
 def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
     """A token writes to the page, which is the neighbour's by then: the module frees the channel first."""
     mine, other = some_machine.client(), some_machine.client()
@@ -213,3 +242,37 @@ def test_a_closed_file_takes_its_clients(machine):
     client.close()
     machine.clients.remove(client)
     assert machine.observer.heap_free() == free
+
+
+OBJECTS = 1000
+
+
+def test_what_an_object_takes_of_the_hosts_memory(some_machine):
+    """By RM's own allocator; the module counts 4 KiB of it for each of the container's (state/memory.h)."""
+    client = some_machine.client()
+    gpu = client.gpu()
+    status, memory = gpu.memory(64 << 10)
+    assert status == 0
+    status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    assert status == 0
+    window = struct.pack("<QQII", 0, 0, space, 0)  # NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS
+    fields = nv.MemoryParams(owner=client.handle, size=2 * MIB, flags=ALLOC_VIRTUAL | ALLOC_LAZY, vaspace=space)
+    makers = {
+        "a window": lambda: client.alloc(0x70, gpu.device, window),
+        "a 0x2081": lambda: client.alloc(0x2081, gpu.subdevice),
+        "memory": lambda: gpu.memory(4096),
+        "addresses": lambda: client.alloc(CLASS_VIRTUAL, gpu.device, fields),
+        "a dup of memory": lambda: client.dup(gpu.device, client.handle, memory),
+        "a dup of a space": lambda: client.dup(gpu.device, client.handle, space),
+    }
+
+    def taken() -> int:
+        text = Path(f"/proc/{some_machine.rm.process.pid}/status").read_text()
+        return int(text.split("RssAnon:")[1].split()[0]) << 10
+
+    for name, make in makers.items():
+        before = taken()
+        assert {make()[0] for _ in range(OBJECTS)} == {0}, name
+        each = (taken() - before) / OBJECTS
+        print(f"{name}: {each:.0f} bytes of {some_machine.branch}")
+        assert each <= 4096, name

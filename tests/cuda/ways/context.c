@@ -12,7 +12,6 @@
 
 #define SPLIT_SMS	8
 #define MODULE_SIZE	(32 * MIB)
-#define HELD		(4 * PIECE)
 
 void green(void)
 {
@@ -128,7 +127,7 @@ static int toggle(pid_t process)
 	return status;
 }
 
-static pid_t start_tenant(const char *way, int *end)
+pid_t start_tenant(const char *way, int *end)
 {
 	pid_t peer = start_peer(way, end);
 
@@ -140,7 +139,7 @@ static pid_t start_tenant(const char *way, int *end)
 	return peer;
 }
 
-static void end_tenant(pid_t peer, int end)
+void end_tenant(pid_t peer, int end)
 {
 	send_word(end, 'v');
 	take_word(end, 'f');

@@ -48,6 +48,8 @@ static const struct {
 	{ .name = "module, eager loading", .run = module_eager, .loading = "EAGER" },
 	{ .name = "cuda-checkpoint", .run = checkpoint, .peer = checkpoint_peer, .own_context = true },
 	{ .name = "cuda-checkpoint, slice full", .run = checkpoint_full, .peer = checkpoint_peer, .own_context = true },
+	{ .name = "cuMemBatchDecompressAsync", .run = decompress },
+	{ .name = "cuCheckpointProcess", .run = checkpoint_calls, .peer = checkpoint_peer, .own_context = true },
 };
 
 #define WAYS (sizeof(ways) / sizeof(ways[0]))

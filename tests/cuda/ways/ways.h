@@ -24,6 +24,12 @@
 #define CU_GREEN_DEFAULT_STREAM	1
 #define CU_LOADING_EAGER	1
 #define CU_LOADING_LAZY		2
+#define CU_DECOMPRESS_ALGORITHMS 136
+#define CU_DEFLATE		1
+#define CU_PROCESS_RUNS		0
+#define CU_PROCESS_LOCKED	1
+#define CU_PROCESS_SUSPENDED	2
+#define HELD			(4 * PIECE)	/* by a process that is suspended */
 
 typedef struct cu_green_st *cu_green;
 typedef struct cu_description_st *cu_description;
@@ -54,6 +60,13 @@ struct cu_resource {
 	};
 };
 
+struct cu_decompression {
+	size_t size, wanted;
+	cu_pointer count, from, to;
+	int algorithm;
+	unsigned char padding[20];
+};
+
 #define WAYS_CALLS(X)										\
 	X(cuDeviceGetGraphMemAttribute, cu_device, int, void *)					\
 	X(cuDeviceGraphMemTrim, cu_device)							\
@@ -73,7 +86,13 @@ struct cu_resource {
 	X(cuGreenCtxCreate, cu_green *, cu_description, cu_device, unsigned int)		\
 	X(cuCtxFromGreenCtx, cu_context *, cu_green)						\
 	X(cuGreenCtxDestroy, cu_green)								\
-	X(cuModuleGetLoadingMode, int *)
+	X(cuModuleGetLoadingMode, int *)							\
+	X(cuMemBatchDecompressAsync, struct cu_decompression *, size_t, unsigned int, size_t *, cu_stream) \
+	X(cuCheckpointProcessLock, int, void *)							\
+	X(cuCheckpointProcessCheckpoint, int, void *)						\
+	X(cuCheckpointProcessRestore, int, void *)						\
+	X(cuCheckpointProcessUnlock, int, void *)						\
+	X(cuCheckpointProcessGetState, int, int *)
 
 #define WAYS_TYPE(name, ...) typedef cu_result name##_fn(__VA_ARGS__);
 WAYS_CALLS(WAYS_TYPE)
@@ -124,6 +143,10 @@ void take_bytes(int from, void *bytes, size_t size);
 void send_file(int to, int fd);
 int take_file(int from);
 
+/* A process that holds HELD bytes of the GPU and waits; its end, after it has compared them. */
+pid_t start_tenant(const char *way, int *end);
+void end_tenant(pid_t peer, int end);
+
 extern const struct cu_allocation pinned;
 extern const struct cu_access readwrite;
 
@@ -146,5 +169,7 @@ void module_eager(void);
 void checkpoint(void);
 void checkpoint_peer(int parent);
 void checkpoint_full(void);
+void checkpoint_calls(void);
+void decompress(void);
 
 #endif

@@ -261,17 +261,54 @@ static long link_buffers(struct message *m, struct pages *pages)
 	return 0;
 }
 
+enum { ESC_RM_CONTROL = 0x2a, ESC_RM_ALLOC = 0x2b, HEAD_WORDS = 16, TAIL_WORDS = 4 };
+
+static unsigned int word(const struct message *m, unsigned int at)
+{
+	unsigned int value = 0;
+
+	if (at + sizeof(value) <= m->bytes)
+		memcpy(&value, m->data + at, sizeof(value));
+	return value;
+}
+
+/* The call's own struct, one line at once: in it are the command and the status, for nvidia-uvm often in its last words.
+ * Before the call too, since one that hangs has no end.
+ */
+static void log_call(const struct lane *lane, const struct message *m, const char *moment, long ret)
+{
+	unsigned int size = m->request.bufs ? m->request.buf[0].size / 4 : 0, nr = m->request.cmd & 0xff, n;
+	char line[512];
+
+	n = snprintf(line, sizeof(line), "nvforwardd: %d: lane %u: %s ioctl %#x", own_pid, lane->number, moment,
+		     m->request.cmd);
+	if (m->request.cmd >> 8 && nr == ESC_RM_CONTROL)
+		n += snprintf(line + n, sizeof(line) - n, " control %#x status %#x", word(m, 8), word(m, 28));
+	if (m->request.cmd >> 8 && nr == ESC_RM_ALLOC)
+		n += snprintf(line + n, sizeof(line) - n, " class %#x status %#x", word(m, 12),
+			      word(m, size == 8 ? 28 : 40));
+	n += snprintf(line + n, sizeof(line) - n, ": %ld:", ret);
+	for (unsigned int i = 0; i < size; i++)
+		if (i < HEAD_WORDS || i >= size - TAIL_WORDS)
+			n += snprintf(line + n, sizeof(line) - n, " %x", word(m, 4 * i));
+	line[n++] = '\n';
+	if (write(STDERR_FILENO, line, n) < 0)
+		verbose = false;
+}
+
 static bool do_ioctl(const struct lane *lane, struct message *m)
 {
 	struct pages pages = { NULL, 0 };
 	long ret = m->fd_count ? link_buffers(m, &pages) : -EINVAL;
 
+	if (verbose)
+		log_call(lane, m, "begins", ret);
 	if (!ret)
 		ret = result(ioctl(m->fds[0], m->request.cmd, m->request.bufs ? m->data : NULL));
 	if (pages.base)	/* what the driver has pinned stays */
 		munmap(pages.base, pages.bytes);
 	if (verbose)
-		fprintf(stderr, "nvforwardd: %d: ioctl %#x: %ld\n", own_pid, m->request.cmd, ret);
+		log_call(lane, m, "ended", ret);
 	return answer(lane, ret, m->data, m->bytes, -1);
 }
 

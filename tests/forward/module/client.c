@@ -162,13 +162,13 @@ struct fwd_pins {
 	u32 client, memory;		/* 0: of the call under way */
 	u32 count;
 	struct task_struct *task;
-	struct page *pages[];
+	struct page **pages;
 };
 
 static void unpin(struct fwd_pins *pins)
 {
-	unpin_user_pages_dirty_lock(pins->pages, pins->count, true);
-	kvfree(pins);
+	os_unlock_user_pages(pins->count, pins->pages);
+	kfree(pins);
 }
 
 /* Segments of the memory of User-Mode Linux, which is one file of the host. */
@@ -198,23 +198,24 @@ int fwd_pin(struct fwd_file *f, struct fwd_call *call, u64 address, u64 bytes, u
 	const u32 room = (FWD_DATA_MAX - 1024) / sizeof(struct fwd_segment);
 	struct fwd_pins *pins;
 	struct fwd_segment *s;
+	void *pages = NULL;
 	u32 used = 0;
 	int ret, fd = -1, n;
-	long got;
 
 	if (!bytes || count > INT_MAX / sizeof(*pins->pages))
 		return -EINVAL;
-	pins = kvzalloc(struct_size(pins, pages, count), GFP_KERNEL);
+	pins = kzalloc(sizeof(*pins), GFP_KERNEL);
 	s = kvzalloc(room * sizeof(*s), GFP_KERNEL);
 	if (!pins || !s) {
-		kvfree(pins);
+		kfree(pins);
 		kvfree(s);
 		return -ENOMEM;
 	}
-	got = pin_user_pages_fast(first, count, FOLL_WRITE | FOLL_LONGTERM, pins->pages);
-	pins->count = max(got, 0L);
+	ret = os_lock_user_pages((void *)first, count, &pages, NV_LOCK_USER_PAGES_WRITE) == NV_OK ? 0 : -EFAULT;
+	pins->pages = pages;
+	pins->count = count;
 	pins->task = current;
-	ret = got == count ? describe(pins, s, room, &used, &fd) : -EFAULT;
+	ret = ret ?: describe(pins, s, room, &used, &fd);
 	s[0] = (struct fwd_segment){ offset_in_page(address), 0 };
 	n = ret ? ret : fwd_add(call, used * sizeof(*s), parent, at);
 	if (n > 0) {
@@ -225,10 +226,10 @@ int fwd_pin(struct fwd_file *f, struct fwd_call *call, u64 address, u64 bytes, u
 	}
 	kvfree(s);
 	if (n <= 0 || ret < 0) {
-		if (pins->count)
+		if (pins->pages)
 			unpin(pins);
 		else
-			kvfree(pins);
+			kfree(pins);
 		return -EFAULT;
 	}
 	mutex_lock(&f->lock);

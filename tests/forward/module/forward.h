@@ -125,7 +125,10 @@ struct fwd_uvm {
 u32 uvm_va_space_create(void *mapping, struct fwd_uvm *v, u64 flags);
 u32 uvm_va_space_register_gpu(struct fwd_uvm *v, const u8 *uuid, void *params, void *numa, void *node, void *uuid_out);
 u32 uvm_api_alloc_semaphore_pool(u64 *params, struct file *file);
+u32 uvm_api_create_external_range(u64 *params, struct file *file);
 u32 uvm_api_free(u64 *params, struct file *file);
+u32 uvm_api_create_range_group(u64 *params, struct file *file);
+u32 uvm_api_destroy_range_group(u64 *params, struct file *file);
 u32 uvm_va_range_create_mmap(struct fwd_uvm *v, struct mm_struct *mm, struct vm_area_struct *vma, void **range);
 
 enum fwd_hold { FWD_HOLD_MEMORY, FWD_HOLD_CHANNEL };
@@ -173,6 +176,9 @@ int fwd_map(struct vm_area_struct *vma, int host_fd, u64 offset);
 u32 rm_ioctl(void *sp, struct fwd_state *nv, struct fwd_file *f, u32 cmd, void *arg, u32 size);
 u32 os_memcpy_from_user(void *to, const void __user *from, u32 n);
 u32 os_memcpy_to_user(void __user *to, const void *from, u32 n);
+#define NV_LOCK_USER_PAGES_WRITE 1
+u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flags);
+u32 os_unlock_user_pages(u64 count, void *pages);
 struct fwd_file *nv_get_file_private(s32 fd, u8 ctl, void **priv);
 void nv_put_file_private(void *priv);
 u32 nv_is_gpu_accessible(struct fwd_state *nv);

@@ -4,6 +4,7 @@
  */
 #include <linux/fdtable.h>
 #include <linux/file.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -19,6 +20,32 @@ noinline u32 os_memcpy_from_user(void *to, const void __user *from, u32 n)
 noinline u32 os_memcpy_to_user(void __user *to, const void *from, u32 n)
 {
 	return copy_to_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+}
+
+noinline u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flags)
+{
+	struct page **list = kvmalloc_array(count, sizeof(*list), GFP_KERNEL);
+	long pinned;
+
+	if (!list)
+		return NV_ERR_NO_MEMORY;
+	pinned = pin_user_pages_fast((unsigned long)address, count,
+				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_WRITE ? FOLL_WRITE : 0), list);
+	if (pinned == count) {
+		*pages = list;
+		return NV_OK;
+	}
+	if (pinned > 0)
+		unpin_user_pages(list, pinned);
+	kvfree(list);
+	return NV_ERR_ADDRESS;
+}
+
+noinline u32 os_unlock_user_pages(u64 count, void *pages)
+{
+	unpin_user_pages_dirty_lock(pages, count, true);
+	kvfree(pages);
+	return NV_OK;
 }
 
 noinline struct fwd_file *nv_get_file_private(s32 fd, u8 ctl, void **priv)

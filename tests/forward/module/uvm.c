@@ -145,6 +145,30 @@ noinline u32 uvm_api_alloc_semaphore_pool(u64 *params, struct file *file)
 	return status;
 }
 
+noinline u32 uvm_api_create_external_range(u64 *params, struct file *file)
+{
+	struct fwd_file *f = file->private_data;
+	u32 status = forward_status(f->uvm, UVM_CREATE_EXTERNAL_RANGE, params);
+
+	if (status == NV_OK)
+		note_range(f->uvm, params[0], params[1], false);
+	return status;
+}
+
+noinline u32 uvm_api_create_range_group(u64 *params, struct file *file)
+{
+	struct fwd_file *f = file->private_data;
+
+	return forward_status(f->uvm, UVM_CREATE_RANGE_GROUP, params);
+}
+
+noinline u32 uvm_api_destroy_range_group(u64 *params, struct file *file)
+{
+	struct fwd_file *f = file->private_data;
+
+	return forward_status(f->uvm, UVM_DESTROY_RANGE_GROUP, params);
+}
+
 noinline u32 uvm_api_free(u64 *params, struct file *file)
 {
 	struct fwd_file *f = file->private_data;
@@ -286,11 +310,17 @@ static s64 unregister_gpu(struct uvm_call *c)
 
 static s64 create_range(struct uvm_call *c)
 {
-	s64 ret = pass(c);
+	return answer(c, uvm_api_create_external_range((u64 *)c->params, c->file));
+}
 
-	if (is_ok(c, ret))
-		note_range(c->v, get64(c->params, 0), get64(c->params, 8), false);
-	return ret;
+static s64 create_group(struct uvm_call *c)
+{
+	return answer(c, uvm_api_create_range_group((u64 *)c->params, c->file));
+}
+
+static s64 destroy_group(struct uvm_call *c)
+{
+	return answer(c, uvm_api_destroy_range_group((u64 *)c->params, c->file));
 }
 
 static s64 alloc_pool(struct uvm_call *c)
@@ -329,6 +359,8 @@ static const struct {
 	{ UVM_REGISTER_CHANNEL, register_channel },
 	{ UVM_UNREGISTER_CHANNEL, unregister_channel },
 	{ UVM_CREATE_EXTERNAL_RANGE, create_range },
+	{ UVM_CREATE_RANGE_GROUP, create_group },
+	{ UVM_DESTROY_RANGE_GROUP, destroy_group },
 	{ UVM_MAP_EXTERNAL_ALLOCATION, map_external },
 	{ UVM_UNMAP_EXTERNAL, unmap_external },
 	{ UVM_ALLOC_SEMAPHORE_POOL, alloc_pool },

@@ -32,6 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	HOLDS(is_within(c.verb, argc, argv) && is_within(c.bundle, argc, argv));
 	HOLDS(is_within(c.id, argc, argv) && is_within(c.config, argc, argv));
 	HOLDS(is_within(c.log_path, argc, argv) && is_within(c.process, argc, argv));
+	HOLDS(is_within(c.resources, argc, argv) && (c.resources != NULL) == (c.resources_count > 0));
+	HOLDS(!c.resources || (c.is_update && c.resources >= *c.resources_word &&
+			       c.resources <= *c.resources_word + strlen(*c.resources_word)));
 	HOLDS(c.capability_count >= 0 && c.capability_count < argc);
 	for (int i = 0; i < c.capability_count; i++)
 		HOLDS(c.capabilities[i] && is_within(c.capabilities[i], argc, argv));

@@ -61,7 +61,7 @@ TARGETS = (
         (RUNTIME / "cmdline.c",),
         (
             *("create", "run", "restore", "--bundle=", "-b", "-f", "--config", "--log-format", "json", "\\x00", "-dbf"),
-            *("exec", "-p", "--process=", "--cap", "-c", "-dt"),
+            *("exec", "-p", "--process=", "--cap", "-c", "-dt", "update", "-r", "--resources="),
         ),
     ),
     Target(

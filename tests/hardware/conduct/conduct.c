@@ -142,7 +142,7 @@ static void call(struct cgpu_step *s)
 	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_DONE, .begin_ns = clock_ns() };
 
 	if (s->kind == CGPU_STEP_TIMESLICE)
-		event.done = set_timeslices(s->mask, s->plan.timeslice_us);
+		event.called = event.done = set_timeslices(s->mask, s->plan.timeslice_us);
 	else if (s->kind == CGPU_STEP_RESTART)
 		event.done = restart_runlist(s->mask);
 	else

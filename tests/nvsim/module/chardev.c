@@ -28,8 +28,7 @@ static void file_private_free(struct nv_file_private *fp)
 		if (fp->attached[i])
 			nvidia_dev_put(fp->attached[i], NULL, 0);
 	kfree(fp->attached);
-	if (fp->mmap.pages)
-		nvpages_put(fp->mmap.pages);
+	nvsim_mmap_file_ends(fp);
 	fp->magic = 0;
 	kfree(fp);
 }
@@ -169,7 +168,7 @@ static int version_check(struct nv_api_version *v, size_t size)
 	relaxed = v->cmd == '1';
 	if (v->cmd != '2') {
 		for (i = 0; i < sizeof(v->str); i++) {
-			char c = nvsim.version[i];
+			char c = nvsim_release()[i];
 
 			if (v->str[i] != c)
 				break;
@@ -177,7 +176,7 @@ static int version_check(struct nv_api_version *v, size_t size)
 				return 0;
 		}
 	}
-	strscpy(v->str, nvsim.version, sizeof(v->str));
+	strscpy(v->str, nvsim_release(), sizeof(v->str));
 	return v->cmd == '2' ? 0 : -EINVAL;
 }
 

@@ -106,7 +106,7 @@ NV_STATUS nvsim_event_create(struct nvobj *o, u32 index, u64 data)
 	if (found && o->parent->type == NVT_SUBDEVICE)
 		list_add_tail(&o->listen, &o->gpu->listeners);
 	mutex_unlock(&nvsim_event_lock);
-	return found ? NV_OK : NV_ERR_INVALID_EVENT;
+	return found ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;	/* osUserHandleToKernelPtr() */
 }
 
 void nvsim_event_destroy(struct nvobj *o)

@@ -116,19 +116,9 @@ void nvsim_rpc_end(struct nvgpu *gpu, u32 left_us)
 /* The robust-channel error of the driver: an error notifier entry, and the channel's events. */
 static void report_dead(struct nvchan *c)
 {
-	struct {
-		u64 ns;
-		u32 info32;
-		u16 info16, status;
-	} n = { ktime_get_real_ns(), 31, 0, 0xffff };	/* 31: MMU fault, as Xid numbers it */
 	struct nvobj *o;
-	struct page *page;
 
-	if (c->notifier) {
-		page = nvpages_page(c->notifier->pages, 0, GFP_KERNEL);
-		if (page)
-			memcpy(page_address(page), &n, sizeof(n));
-	}
+	nvsim_chan_notify(c, 0, ktime_get_real_ns(), 31);	/* 31: MMU fault, as Xid numbers it */
 	list_for_each_entry(o, &c->obj->children, sibling)
 		if (o->type == NVT_EVENT)
 			nvsim_event_signal(o);

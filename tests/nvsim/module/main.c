@@ -22,6 +22,7 @@ struct nvsim_params nvsim = {
 	MODULE_PARM_DESC(field, text)
 
 NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02, 580.105.08, 595.45.04 or 615.71.09");
+NVSIM_PARAM(called, charp, 0444, "name of the release that callers are given in place of it");
 NVSIM_PARAM(name, charp, 0444, "marketing name of the GPU");
 NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids");
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
@@ -29,6 +30,7 @@ module_param_array_named(fb_mib, nvsim.fb_mib, int, &nvsim.fb_mib_count, 0444);
 MODULE_PARM_DESC(fb_mib, "framebuffer as RM reports it: without what the driver keeps for itself, MiB; a list: GPU by GPU, the last for the others");
 NVSIM_PARAM(ctx_mib, int, 0444, "context buffers of a graphics/compute TSG, MiB");
 NVSIM_PARAM(video, int, 0444, "1: the chip's video engines are there; 0: none is");
+NVSIM_PARAM(no_ce_caps, int, 0444, "1: CE_GET_ALL_CAPS fails");
 NVSIM_PARAM(video_ctx_kib, int, 0644, "what the context of a video engine takes, KiB; on Turing nothing");
 NVSIM_RULE(timeslice_us, 0444, "default TSG timeslice");
 NVSIM_RULE(ctxsw_us, 0644, "cost of a switch between TSGs");
@@ -64,6 +66,7 @@ NVSIM_PARAM(fault_times, int, 0644, "and so many in all, from that one on");
 NVSIM_PARAM(fault_kind, int, 0644, "0: out of resources, 1: a timeout, 2: success, and an answer of all ones");
 NVSIM_PARAM(fault_cmd, uint, 0644, "count only this control or class, or 0x29 (free), 0x34 (dup), 0x57 (map); 0: all");
 NVSIM_PARAM(gone, int, 0644, "the GPU has left the bus: every RM call fails with 0xf");
+NVSIM_PARAM(mixed, int, 0644, "the GPUs but the first name another architecture: no peers of it");
 NVSIM_PARAM(channel_ids, int, 0444, "ids of channels, and of groups, that a runlist has; Turing has these for all of them");
 static bool uvm = true, ready;	/* the lock of the parameters */
 
@@ -187,7 +190,7 @@ static int __init nvsim_init(void)
 	kernel_param_unlock(THIS_MODULE);
 	pr_info("nvsim: %d x %s, %d MiB%s, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib[0],
 		nvsim.fb_mib_count > 1 ? " and others" : "",
-		nvsim.version);
+		nvsim_release());
 	return 0;
 
 err_uvm:

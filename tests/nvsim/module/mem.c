@@ -12,6 +12,7 @@ struct nvpages *nvpages_create(u64 count)
 	if (!p)
 		return NULL;
 	kref_init(&p->ref);
+	kref_init(&p->record);
 	p->count = count;
 	p->nchunks = DIV_ROUND_UP_ULL(count, NVSIM_PAGES_PER_CHUNK);
 	p->chunk = kvcalloc(p->nchunks, sizeof(*p->chunk), GFP_KERNEL);
@@ -51,12 +52,29 @@ static void nvpages_release(struct kref *ref)
 		if (p->chunk[i])
 			free_chunk(p, p->chunk[i]);
 	kvfree(p->chunk);
-	kfree(p);
+	p->chunk = NULL;
+	WRITE_ONCE(p->gone, true);
+	nvpages_forget(p);
 }
 
 void nvpages_put(struct nvpages *p)
 {
 	kref_put(&p->ref, nvpages_release);
+}
+
+void nvpages_note(struct nvpages *p)
+{
+	kref_get(&p->record);
+}
+
+static void free_record(struct kref *ref)
+{
+	kfree(container_of(ref, struct nvpages, record));
+}
+
+void nvpages_forget(struct nvpages *p)
+{
+	kref_put(&p->record, free_record);
 }
 
 static struct page **get_chunk(struct nvpages *p, u64 idx, gfp_t gfp)
@@ -96,31 +114,23 @@ struct page *nvpages_page(struct nvpages *p, u64 idx, gfp_t gfp)
 	return page;
 }
 
-/* Pins @count pages of the caller from @uaddr on. */
-struct nvpages *nvpages_pin(u64 uaddr, u64 count)
+/* Takes @count pages that os_lock_user_pages() pinned. NULL: no memory, and they are the caller's. */
+struct nvpages *nvpages_of_user(struct page *const *pages, u64 count)
 {
 	struct nvpages *p = nvpages_create(count);
-	struct page **chunk;
-	u64 done = 0;
-	int n;
+	u64 i;
 
 	if (!p)
 		return NULL;
+	for (i = 0; i < count; i += NVSIM_PAGES_PER_CHUNK)
+		if (!get_chunk(p, i, GFP_KERNEL)) {
+			nvpages_put(p);
+			return NULL;
+		}
 	p->pinned = true;
-	while (done < count) {
-		chunk = get_chunk(p, done, GFP_KERNEL);
-		if (!chunk)
-			goto err;
-		n = pin_user_pages_fast(uaddr + (done << PAGE_SHIFT), min_t(u64, count - done, NVSIM_PAGES_PER_CHUNK),
-					FOLL_WRITE | FOLL_LONGTERM, chunk);
-		if (n <= 0 || (n < NVSIM_PAGES_PER_CHUNK && done + n < count))
-			goto err;
-		done += n;
-	}
+	for (i = 0; i < count; i++)
+		p->chunk[i / NVSIM_PAGES_PER_CHUNK][i % NVSIM_PAGES_PER_CHUNK] = pages[i];
 	return p;
-err:
-	nvpages_put(p);
-	return NULL;
 }
 
 /* An allocation with its accounting done; the pages come from the caller (pinned ones) or are made on touch. */
@@ -191,6 +201,14 @@ struct nvas *nvas_create(struct nvgpu *gpu)
 	return as;
 }
 
+void nvas_pool(struct nvas *as, u64 bytes)
+{
+	u64 addr;
+
+	if (bytes > as->pool && nvsim_fb_take(as->gpu, bytes - as->pool, &addr))
+		as->pool = bytes;
+}
+
 void nvas_get(struct nvas *as)
 {
 	kref_get(&as->ref);
@@ -217,6 +235,7 @@ static void nvas_release(struct kref *ref)
 		rb_erase(n, &as->root);
 		drop_map(map);
 	}
+	nvsim_fb_give(as->gpu, as->pool);
 	kfree(as);
 }
 

@@ -24,14 +24,49 @@ static struct page *page_of(struct nv_file_private *fp, u64 n)
 			      : nvsim_bar1_page(fp->nv->gpu, fp->mmap.window + n);
 }
 
-static void vma_open(struct vm_area_struct *vma)
+/* Of a control file's mappings alone: they are of system memory. */
+static struct nvpages *system_pages(struct nv_file_private *fp)
 {
-	vma_private(vma);
+	return fp && !fp->nv->gpu ? fp->mmap.pages : NULL;
 }
 
+static void vma_open(struct vm_area_struct *vma)
+{
+	struct nvpages *p = system_pages(vma_private(vma));
+
+	if (p)
+		nvpages_get(p);
+}
+
+/* The last mapping of freed memory leaves it to its file (nv_alloc_release()). */
 static void vma_close(struct vm_area_struct *vma)
 {
-	vma_private(vma);
+	struct nv_file_private *fp = vma_private(vma);
+	struct nvpages *p = system_pages(fp);
+
+	if (!p || refcount_dec_not_one(&p->ref.refcount))
+		return;
+	spin_lock(&fp->lock);
+	if (WARN(p->late, "nvsim: memory that the driver frees twice\n")) {
+		spin_unlock(&fp->lock);
+		return;
+	}
+	p->late = true;
+	p->next = fp->late;
+	fp->late = p;
+	spin_unlock(&fp->lock);
+}
+
+void nvsim_mmap_file_ends(struct nv_file_private *fp)
+{
+	struct nvpages *p;
+
+	while ((p = fp->late)) {
+		fp->late = p->next;
+		nvpages_put(p);
+	}
+	if (fp->mmap.pages)
+		nvpages_forget(fp->mmap.pages);
 }
 
 static vm_fault_t vma_fault(struct vm_fault *vmf)
@@ -82,7 +117,7 @@ static const struct vm_operations_struct nv_vm_ops = {
 	.access = vma_access,
 };
 
-static int map_sysmem(struct nv_file_private *fp, struct vm_area_struct *vma, u64 n)
+static int insert_pages(struct nv_file_private *fp, struct vm_area_struct *vma, u64 n)
 {
 	unsigned long addr = vma->vm_start;
 	struct page *page;
@@ -96,6 +131,23 @@ static int map_sysmem(struct nv_file_private *fp, struct vm_area_struct *vma, u6
 		err = vm_insert_page(vma, addr, page);
 		if (err)
 			return -EAGAIN;
+	}
+	return 0;
+}
+
+/* The driver does not ask whether the memory is still there: it would follow the pages of whatever is in its place. */
+static int map_sysmem(struct nv_file_private *fp, struct vm_area_struct *vma, u64 n)
+{
+	struct nvpages *p = fp->mmap.pages;
+	int err;
+
+	if (WARN(READ_ONCE(p->gone), "nvsim: mmap of memory that was freed\n"))
+		return -EFAULT;
+	nvpages_get(p);
+	err = insert_pages(fp, vma, n);
+	if (err) {
+		nvpages_put(p);
+		return err;
 	}
 	vm_flags_set(vma, VM_SHARED | VM_DONTEXPAND | VM_DONTDUMP);
 	return 0;

@@ -40,11 +40,13 @@ typedef u32 NV_STATUS;
 #define NV_ERR_INSUFFICIENT_PERMISSIONS 0x1b
 #define NV_ERR_INVALID_ADDRESS 0x1e
 #define NV_ERR_INVALID_ARGUMENT 0x1f
+#define NV_ERR_INVALID_BASE 0x20
 #define NV_ERR_INVALID_CHANNEL 0x21
 #define NV_ERR_INVALID_CLASS 0x22
 #define NV_ERR_INVALID_CLIENT 0x23
 #define NV_ERR_INVALID_DEVICE 0x26
 #define NV_ERR_INVALID_EVENT 0x28
+#define NV_ERR_INVALID_FLAGS 0x29
 #define NV_ERR_INVALID_LIMIT 0x2e
 #define NV_ERR_INVALID_OBJECT 0x31
 #define NV_ERR_INVALID_OBJECT_HANDLE 0x33
@@ -448,6 +450,11 @@ struct nv_debugger_params {
 	u32 hDebuggerClient, hAppClient, hClass3dObject;
 };
 
+struct nv_context_dma_params {
+	u32 hSubDevice, flags, hMemory, _p;
+	u64 offset, limit;
+};
+
 /* nvos.h: NV_VASPACE_ALLOCATION_INDEX_GPU_* */
 #define NV_VASPACE_NEW 0
 #define NV_VASPACE_GLOBAL 2
@@ -456,6 +463,7 @@ struct nv_debugger_params {
 /* class ids: class/cl*.h */
 #define NV01_ROOT 0x0
 #define NV01_ROOT_NON_PRIV 0x1
+#define NV01_CONTEXT_DMA 0x2
 #define NV01_EVENT 0x5
 #define NV01_MEMORY_SYSTEM 0x3e
 #define NV01_MEMORY_LOCAL_USER 0x40
@@ -497,6 +505,8 @@ struct nv_video_params {
 #define NV_USERD_SIZE 512
 #define NV_USERD_GPGET 0x88
 #define NV_USERD_GPPUT 0x8c
+#define HOPPER_USERMODE_A 0xc661
+#define NVOS47_DEFER_TLB 1
 #define NV_USERMODE_SIZE 0x10000
 #define NV_USERMODE_DOORBELL 0x90
 

@@ -34,7 +34,11 @@
 
 /* Backing store: ordinary pages that appear when touched. Lives as long as memory or a CPU mapping of it. */
 struct nvpages {
-	struct kref ref;
+	struct kref ref;		/* the driver's usage_count: of memory and of its mappings */
+	struct kref record;		/* files with a context of it, which the driver does not count (mmap.c) */
+	bool gone;			/* the driver would have freed its record */
+	struct nvpages *next;		/* nv_file_private.late */
+	bool late;			/* on that list */
 	u64 count;
 	bool pinned;			/* user pages of an OS descriptor */
 	u64 nchunks;
@@ -88,6 +92,8 @@ struct nvas {
 	raw_spinlock_t lock;		/* protects root; taken from the engine's timer */
 	struct rb_root root;		/* struct nvmap by va */
 	u64 next_va;			/* under nvsim_api_lock: where MAP_MEMORY_DMA puts things */
+	u64 pool;			/* under nvsim_api_lock: bytes of page tables of what was refused */
+	bool fixed_only;		/* ranges are where the caller wants them */
 };
 
 struct nvmap {
@@ -102,7 +108,7 @@ struct nvmap {
 
 enum nvtype {
 	NVT_CLIENT, NVT_DEVICE, NVT_SUBDEVICE, NVT_VASPACE, NVT_MEMORY, NVT_VIRTUAL, NVT_TSG, NVT_CTXSHARE, NVT_CHANNEL,
-	NVT_ENGOBJ, NVT_EVENT, NVT_BINAPI, NVT_DEBUGGER, NVT_MPS, NVT_PEERS, NVT_VIDEO,
+	NVT_ENGOBJ, NVT_EVENT, NVT_BINAPI, NVT_DEBUGGER, NVT_MPS, NVT_PEERS, NVT_VIDEO, NVT_CONTEXT_DMA,
 };
 
 #define NVT_BIT(t) (1u << (t))
@@ -128,6 +134,8 @@ struct nvobj {
 	struct nvgpu *gpu;
 	struct nvshare share;
 	bool dma_mapped;		/* mapped by MAP_MEMORY_DMA */
+	bool doorbell_in_bar1;		/* a usermode object that asked for it */
+	u64 va;				/* an NV50_MEMORY_VIRTUAL: its first address */
 	struct nvas *default_as;	/* a device's own or shared VA space */
 	union {
 		struct nvmem *mem;
@@ -135,6 +143,7 @@ struct nvobj {
 		struct nvtsg *tsg;
 		struct nvchan *chan;
 		struct nvpeers *peers;
+		struct nvcontext_dma *context_dma;
 		struct {
 			u32 event_fd, event_index;
 			struct list_head listen;	/* nvgpu.listeners: nvsim_event_lock */
@@ -145,6 +154,13 @@ struct nvobj {
 struct nvdep {
 	struct list_head link;
 	struct nvobj *obj;
+};
+
+/* A name of the system memory that it was made of, for a channel's errors; freed with the memory. */
+struct nvcontext_dma {
+	struct nvmem *mem;
+	u64 offset, bytes;
+	struct nvdep dep;
 };
 
 /* A RM client, bound to the file that made it. All fields: nvsim_api_lock. */
@@ -170,7 +186,8 @@ struct nvchan {
 	struct nvas *as;
 	struct nvctx *ctx;		/* its own reference */
 	struct nvmem *userd_mem, *notifier;
-	u32 token;
+	u64 notifier_at, notifier_bytes;	/* of the notifier's memory: where the channel's begins */
+	u32 token, token_index;		/* and the entry of the notifier that shows it */
 	bool own_tsg;			/* made with it, and goes with it */
 	bool reported;			/* its death: engine.lock */
 };
@@ -183,6 +200,7 @@ struct nvtsg_rec {
 	u64 timeslice_us;
 	bool enabled, ended;
 	u32 preempt;			/* of compute, as it was set last: 0 WFI, 1 CTA, 2 CILP */
+	u32 bound;			/* the engine of the last BIND, 0: none */
 	struct pid *pid;
 };
 
@@ -293,12 +311,13 @@ struct nv_file_private {
 	void *ctl_priv;
 	u32 register_or_refcount;		/* nvsim_api_lock */
 	struct nvmmap_ctx mmap;			/* set once under nvsim_api_lock */
+	struct nvpages *late;			/* lock; memory whose last mapping went after it was freed */
 	struct list_head bar1_file;		/* nvsim_api_lock */
 	u16 max_handles;			/* nvsim_api_lock */
 	struct nvexport *handles;		/* nvsim_api_lock */
 	u32 device_instance;
 	u8 metadata[64];
-	spinlock_t lock;			/* event_pending */
+	spinlock_t lock;			/* event_pending, late */
 	bool event_pending;
 	wait_queue_head_t wait;
 	u32 nr_attached;
@@ -326,13 +345,13 @@ struct nvctl {
 };
 
 struct nvsim_params {
-	char *version, *name, *arch;
+	char *version, *called, *name, *arch;
 	int fb_mib[NVSIM_MAX_GPUS];	/* of each GPU; those beyond the count have the last one's */
 	unsigned int fb_mib_count;
-	int gpus, ctx_mib, video, video_ctx_kib;
+	int gpus, ctx_mib, video, video_ctx_kib, no_ce_caps;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
 	int ctx_ms, close_ms, missing_ms, unmap_ms, tables_kib, channel_ids, trace;
-	int fault_nth, fault_times, fault_kind, gone, asleep;
+	int fault_nth, fault_times, fault_kind, gone, asleep, mixed;
 	uint fault_cmd;
 	struct engine_rules rules;
 	ulong seed;
@@ -369,6 +388,7 @@ struct nvchip {
 /* version.c */
 extern u32 nvsim_branch;
 int nvsim_version_init(void);
+const char *nvsim_release(void);
 
 /* The branches that a row of a table is for: [since, before), 0: no end. */
 static inline bool nvsim_in_branch(u16 since, u16 before)
@@ -409,14 +429,19 @@ static inline enum nvsim_fault nvsim_fault(u32 cmd, u32 *status)
 int nvsim_chardev_init(void);
 void nvsim_chardev_exit(void);
 int nvsim_mmap(struct file *file, struct vm_area_struct *vma);
+void nvsim_mmap_file_ends(struct nv_file_private *fp);
 NvBool nv_is_gpu_accessible(nv_state_t *nv);
 
 /* osif.c: the driver's own names and signatures; kprobes find them by these */
 nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot);
 NvU32 nv_get_dev_minor(nv_state_t *nv);
+void rm_client_free_os_events(NvU32 hclient);
 NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_private_t *nvfp, NvU32 cmd, void *arg, NvU32 size);
 NV_STATUS os_memcpy_from_user(void *to, const void *from, NvU32 n);
 NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n);
+#define NV_LOCK_USER_PAGES_WRITE 1
+NV_STATUS os_lock_user_pages(void *address, NvU64 count, void **pages, NvU32 flags);
+NV_STATUS os_unlock_user_pages(NvU64 count, void *pages);
 nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_private);
 void nv_put_file_private(void *os_private);
 NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops);
@@ -503,6 +528,7 @@ struct nvctl_entry {
 struct nvctl_list {
 	u32 cmd, ptr, out, elem, max;
 };
+#define NVSIM_BUS_INFO_MAX 52		/* NV2080_CTRL_BUS_INFO_MAX_LIST_SIZE */
 extern const struct nvctl_list nvsim_ctrl_lists[];
 #define NVCTL_PRIV 1			/* root in the initial user namespace, or kernel */
 #define NVCTL_NICE 2			/* CAP_SYS_NICE, root or kernel */
@@ -522,11 +548,15 @@ extern const struct nvctl_entry nvsim_ctrl_export[];
 void nvsim_export_drop(nv_file_private_t *nvfp);
 
 /* rm_chan.c */
+/* The engine on whose runlist an NV2080_ENGINE_TYPE_* is. NULL: none of the card. */
+struct engine *nvsim_engine_of(struct nvgpu *gpu, u32 type);
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p);
 void nvsim_tsg_get(struct nvtsg *tsg);
 void nvsim_tsg_put(struct nvtsg *tsg);
 NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p);
 void nvsim_chan_destroy(struct nvchan *chan);
+/* Writes entry @index of the channel's notifier, if it has one with so many. */
+void nvsim_chan_notify(struct nvchan *c, u32 index, u64 ns, u32 info);
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy);
 NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p);
 
@@ -569,9 +599,12 @@ void nvsim_event_interrupt(struct nvgpu *gpu, u32 index);
 
 /* mem.c */
 struct nvpages *nvpages_create(u64 count);
-struct nvpages *nvpages_pin(u64 uaddr, u64 count);
+struct nvpages *nvpages_of_user(struct page *const *pages, u64 count);
 void nvpages_get(struct nvpages *p);
 void nvpages_put(struct nvpages *p);
+/* The record alone: of a context that points to it, alive or not. */
+void nvpages_note(struct nvpages *p);
+void nvpages_forget(struct nvpages *p);
 struct page *nvpages_page(struct nvpages *p, u64 idx, gfp_t gfp);
 struct nvmem *nvmem_create(struct nvgpu *gpu, enum nvloc loc, u64 size, u64 page_size);
 void nvmem_get(struct nvmem *m);
@@ -584,6 +617,7 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len);
 /* What UVM mapped of @gpu's memory. */
 void nvas_unmap_peer(struct nvas *as, const struct nvgpu *gpu);
 /* MAP_MEMORY_DMA of @of's memory through @dma; nvas_forget() undoes those of either. */
+void nvas_pool(struct nvas *as, u64 bytes);	/* at least as many from here on, while there is room on the card */
 int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off);
 bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma);
 void nvas_forget(struct nvas *as, const struct nvobj *gone);
@@ -647,6 +681,7 @@ NV_STATUS uvm_va_space_register_gpu(struct uvm_vas *v, const u8 *uuid, const voi
 				    u8 *uuid_out);
 /* rm_peers.c */
 NV_STATUS nvsim_peers_get(struct nvgpu *a, struct nvgpu *b);
+bool nvsim_is_other(const struct nvgpu *gpu);
 void nvsim_peers_put(struct nvgpu *a, struct nvgpu *b);
 NV_STATUS nvsim_peers_create(struct nvobj *o, const u32 *params);
 void nvsim_peers_destroy(struct nvpeers *peers);
@@ -664,7 +699,7 @@ struct uvm_gpu *uvm_gpu_find(struct uvm_vas *v, const u8 *uuid);
 struct uvm_ext *uvm_range_find(struct uvm_vas *v, u64 base, u64 len);
 struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len);
 void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x);
-NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len);
+NV_STATUS uvm_api_create_external_range(struct uvm_range *p, struct file *file);
 NV_STATUS uvm_range_reflect(struct uvm_vas *v, const struct uvm_map_dyn *p);
 bool uvm_bad_range(u64 base, u64 len);
 bool uvm_range_overlaps(struct uvm_vas *v, u64 base, u64 len);
@@ -682,8 +717,8 @@ NV_STATUS uvm_api_alloc_semaphore_pool(void *params, struct file *file);
 NV_STATUS uvm_api_free(struct uvm_range *p, struct file *file);
 NV_STATUS uvm_va_range_create_mmap(struct uvm_vas *v, struct mm_struct *mm, struct vm_area_struct *vma,
 				   struct uvm_ext **out);
-void uvm_do_create_group(struct uvm_vas *v, void *arg);
-void uvm_do_destroy_group(struct uvm_vas *v, void *arg);
+NV_STATUS uvm_api_create_range_group(struct uvm_group *p, struct file *file);
+NV_STATUS uvm_api_destroy_range_group(struct uvm_group *p, struct file *file);
 void uvm_do_set_group(struct uvm_vas *v, void *arg);
 void uvm_groups_drop(struct uvm_vas *v);
 int uvm_pool_mmap(struct uvm_vas *v, struct vm_area_struct *vma);

@@ -6,7 +6,9 @@
  */
 #include <linux/delay.h>
 #include <linux/file.h>
+#include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "nvsim.h"
@@ -21,6 +23,33 @@ noinline NV_STATUS os_memcpy_from_user(void *to, const void *from, NvU32 n)
 noinline NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n)
 {
 	return copy_to_user((void __user __force *)to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
+}
+
+/* Allocates the list before it looks for a page. */
+noinline NV_STATUS os_lock_user_pages(void *address, NvU64 count, void **pages, NvU32 flags)
+{
+	struct page **list = kvmalloc_array(count, sizeof(*list), GFP_KERNEL);
+	int pinned;
+
+	if (!list)
+		return NV_ERR_NO_MEMORY;
+	pinned = pin_user_pages_fast((unsigned long)address, count,
+				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_WRITE ? FOLL_WRITE : 0), list);
+	if (pinned == count) {
+		*pages = list;
+		return NV_OK;
+	}
+	if (pinned > 0)
+		unpin_user_pages(list, pinned);
+	kvfree(list);
+	return NV_ERR_INVALID_ADDRESS;
+}
+
+noinline NV_STATUS os_unlock_user_pages(NvU64 count, void *pages)
+{
+	unpin_user_pages_dirty_lock(pages, count, true);
+	kvfree(pages);
+	return NV_OK;
 }
 
 /* Checks the major number only: any other file with a 195 inode is accepted as the driver's. */
@@ -64,6 +93,12 @@ noinline nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
 noinline NvU32 nv_get_dev_minor(nv_state_t *nv)
 {
 	return nv->gpu ? nv->gpu->index : NV_MINOR_CTL;
+}
+
+/* Between two files of the driver, so global. */
+noinline void rm_client_free_os_events(NvU32 hclient)
+{
+	nvsim_event_client_gone(hclient);
 }
 
 /* notrace: in nvidia.ko it comes from an object file that was compiled without calls to ftrace. */
@@ -230,12 +265,12 @@ static int rm_ops_set_callbacks(const void *cb)
 
 noinline NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops)
 {
-	if (strcmp(ops->version_string, nvsim.version)) {
-		ops->version_string = nvsim.version;
+	if (strcmp(ops->version_string, nvsim_release())) {
+		ops->version_string = nvsim_release();
 		return NV_ERR_GENERIC;
 	}
 	*ops = (struct nv_rm_ops) {
-		.version_string = nvsim.version,
+		.version_string = nvsim_release(),
 		.alloc_stack = rm_ops_alloc_stack,
 		.free_stack = rm_ops_free_stack,
 		.enumerate_gpus = rm_ops_enumerate,

@@ -13,7 +13,7 @@ static struct proc_dir_entry *dir_nvidia, *dir_gpus, *dir_sim;
 static int show_version(struct seq_file *s, void *unused)
 {
 	seq_printf(s, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (nvsim: simulated)\n",
-		   nvsim.version);
+		   nvsim_release());
 	seq_printf(s, "GCC version:  gcc version %d.%d.%d\n", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 	return 0;
 }
@@ -40,7 +40,7 @@ static int show_information(struct seq_file *s, void *unused)
 	seq_puts(s, "DMA Mask: \t 0x7fffffffffff\n");
 	seq_printf(s, "Bus Location: \t %s\n", gpu->bdf);
 	seq_printf(s, "Device Minor: \t %u\n", gpu->index);
-	seq_printf(s, "GPU Firmware: \t %s\n", nvsim.version);
+	seq_printf(s, "GPU Firmware: \t %s\n", nvsim_release());
 	seq_puts(s, "GPU Excluded:\t No\n");
 	return 0;
 }
@@ -85,9 +85,9 @@ static int show_tsgs(struct seq_file *s, void *unused)
 	advance_all(gpu);
 	mutex_lock(&gpu->rec_lock);
 	list_for_each_entry(r, &gpu->recs, link)
-		seq_printf(s, "client=%x tsg=%x pid=%d engine=%u busy_ns=%llu switches=%llu works=%llu timeslice_us=%llu enabled=%d preempt=%u%s\n",
+		seq_printf(s, "client=%x tsg=%x pid=%d engine=%u busy_ns=%llu switches=%llu works=%llu timeslice_us=%llu enabled=%d preempt=%u bound=%u%s\n",
 			   r->hclient, r->htsg, r->count.tgid, r->engine, READ_ONCE(r->count.busy_ns), READ_ONCE(r->count.switches),
-			   READ_ONCE(r->count.works), READ_ONCE(r->timeslice_us), r->enabled, r->preempt, r->ended ? " ended=1" : "");
+			   READ_ONCE(r->count.works), READ_ONCE(r->timeslice_us), r->enabled, r->preempt, r->bound, r->ended ? " ended=1" : "");
 	mutex_unlock(&gpu->rec_lock);
 	return 0;
 }

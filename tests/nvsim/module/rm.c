@@ -327,7 +327,7 @@ static void esc_free(const struct nvsec *sec, void *arg)
 
 	nvsim_op_free(sec, p);
 	if (p->status == NV_OK && p->hOld == p->hRoot)
-		nvsim_event_client_gone(p->hRoot);
+		rm_client_free_os_events(p->hRoot);
 }
 
 static void esc_control(const struct nvsec *sec, void *arg)

@@ -5,6 +5,13 @@
 
 #include "nvsim.h"
 
+/* nvos.h: NVOS03_FLAGS_ACCESS 1:0 (3 is none), _HASH_TABLE 29:29; NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE */
+#define DMA_ACCESS 3
+#define DMA_HASH_TABLE_DISABLE (1u << 29)
+#define RANGE_FIXED 0x10
+#define RANGE_NO_TABLES 0x400400	/* LAZY, EXTERNALLY_MANAGED */
+#define VASPACE_REQUIRE_FIXED 0x1000
+
 #define PARAMS_MAX 512
 #define ON_GPU (NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE))
 
@@ -91,6 +98,8 @@ static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *pa
 	switch (p->index) {
 	case NV_VASPACE_NEW:
 		o->as = nvas_create(o->gpu);
+		if (o->as)
+			o->as->fixed_only = p->flags & VASPACE_REQUIRE_FIXED;
 		return o->as ? NV_OK : NV_ERR_NO_MEMORY;
 	case NV_VASPACE_GLOBAL:
 		o->as = global_as(o->gpu);
@@ -121,9 +130,54 @@ static NV_STATUS ctor_osdesc(const struct nvsec *sec, struct nvobj *o, void *par
 	return nvsim_mem_create(o->parent, NV01_MEMORY_SYSTEM, &mp, &o->mem);
 }
 
+/* context_dma.c: below the device of its memory, within it. Display alone has those of video memory here. */
+static NV_STATUS ctor_context_dma(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_context_dma_params *p = params;
+	struct nvobj *m = nvsim_obj_find(o->client, p->hMemory);
+
+	if (!m)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if (m->parent != o->parent)
+		return NV_ERR_INVALID_OBJECT_PARENT;
+	if ((p->flags & DMA_ACCESS) == 3 || !(p->flags & DMA_HASH_TABLE_DISABLE))
+		return NV_ERR_INVALID_FLAGS;
+	if (m->type != NVT_MEMORY || m->mem->loc != NVLOC_SYS || p->hSubDevice)
+		return NV_ERR_NOT_SUPPORTED;
+	if (p->limit >= m->mem->size || p->offset >= m->mem->size - p->limit)
+		return NV_ERR_INVALID_LIMIT;
+	o->context_dma = kzalloc(sizeof(*o->context_dma), GFP_KERNEL);
+	if (!o->context_dma)
+		return NV_ERR_NO_MEMORY;
+	o->context_dma->mem = m->mem;
+	o->context_dma->offset = p->offset;
+	o->context_dma->bytes = p->limit + 1;
+	nvmem_get(m->mem);
+	nvsim_dep_add(&o->context_dma->dep, m, o);
+	return NV_OK;
+}
+
+static void free_context_dma(struct nvcontext_dma *d)
+{
+	list_del(&d->dep.link);
+	nvmem_put(d->mem);
+	kfree(d);
+}
+
 static NV_STATUS ctor_memory(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	return nvsim_mem_create(o->parent, o->cls, params, &o->mem);
+}
+
+/* An NV50_MEMORY_VIRTUAL has addresses of its own, where the caller wants them or where there is room. */
+static void place_range(struct nvobj *o, struct nv_mem_params *p)
+{
+	if (!(p->flags & RANGE_FIXED)) {
+		p->offset = o->as->next_va;
+		o->as->next_va = ALIGN(p->offset + min(p->size, 1ull << 40), SZ_2M);
+	}
+	o->va = p->offset;
+	p->limit = p->size - 1;
 }
 
 /* NV01_MEMORY_VIRTUAL and NV50_MEMORY_VIRTUAL: a window on a VA space that MAP_MEMORY_DMA can target. */
@@ -138,18 +192,26 @@ static NV_STATUS ctor_virtual(const struct nvsec *sec, struct nvobj *o, void *pa
 		return NV_ERR_OBJECT_NOT_FOUND;
 	if (o->cls != NV01_MEMORY_VIRTUAL && nvsim_check_page_size(p->attr, p->attr2, false) != NV_OK)
 		return NV_ERR_INVALID_STATE;
-	if (vo) {
-		o->as = vo->as;
-		nvas_get(o->as);
-		return NV_OK;
+	/* RM has set tables aside when it looks for addresses, and leaves them there (vaspaceReserveMempool()). */
+	if (vo && vo->as->fixed_only && o->cls != NV01_MEMORY_VIRTUAL && !(p->flags & RANGE_FIXED)) {
+		nvas_pool(vo->as, p->flags & RANGE_NO_TABLES ? 0 : p->size / SZ_2M * SZ_4K);
+		return NV_ERR_INVALID_ARGUMENT;
 	}
-	o->as = o->parent->default_as;
+	o->as = vo ? vo->as : o->parent->default_as;
 	nvas_get(o->as);
+	if (o->cls != NV01_MEMORY_VIRTUAL)
+		place_range(o, p);
 	return NV_OK;
 }
 
+/* NV_HOPPER_USERMODE_A_PARAMS: bBar1Mapping, bPriv (usermode_api.c). */
 static NV_STATUS ctor_usermode(const struct nvsec *sec, struct nvobj *o, void *params)
 {
+	const u8 *p = params;
+
+	o->doorbell_in_bar1 = p && p[0];
+	if (p && p[1])
+		return p[0] ? NV_ERR_INSUFFICIENT_PERMISSIONS : NV_ERR_INVALID_ARGUMENT;
 	o->mem = o->gpu->usermode;
 	nvmem_get(o->mem);
 	return NV_OK;
@@ -222,6 +284,8 @@ static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *para
 
 	if (p->hClass != NV01_EVENT_OS_EVENT)
 		return NV_ERR_INVALID_CLASS;
+	if (o->parent->type == NVT_DEVICE || o->parent->type == NVT_MEMORY)
+		return NV_ERR_INVALID_OBJECT;	/* nothing happens to them */
 	if (!p->hSrcResource)	/* seen of an H100: rmapi_specific.c fills it in */
 		p->hSrcResource = o->parent->handle;
 	o->cls = p->hClass;
@@ -275,6 +339,7 @@ static struct nvobj *event_parent(struct nvclient *c, u32 handle, const struct n
 
 static const struct nvclass classes[] = {
 	{ NV01_DEVICE_0, NVT_DEVICE, NVT_BIT(NVT_CLIENT), sizeof(struct nv_device_params), false, ctor_device },
+	{ NV01_CONTEXT_DMA, NVT_CONTEXT_DMA, ~0u, sizeof(struct nv_context_dma_params), false, ctor_context_dma },
 	{ NV20_SUBDEVICE_0, NVT_SUBDEVICE, NVT_BIT(NVT_DEVICE), 4, true, ctor_subdevice },
 	{ FERMI_VASPACE_A, NVT_VASPACE, NVT_BIT(NVT_DEVICE), 48, false, ctor_vaspace, .before = 580 },
 	{ FERMI_VASPACE_A, NVT_VASPACE, NVT_BIT(NVT_DEVICE), sizeof(struct nv_vaspace_params), false, ctor_vaspace, .since = 580 },
@@ -315,7 +380,8 @@ static bool arch_class(u32 cls, struct nvclass *k)
 		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG) | NVT_BIT(NVT_DEVICE), channel_params_size(), false,
 				       nvsim_branch < 610 ? ctor_channel : ctor_channel_since_610 };
 	else if (nvsim_is_usermode(cls))
-		*k = (struct nvclass) { cls, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 0, true, ctor_usermode };
+		*k = (struct nvclass) { cls, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), cls >= HOPPER_USERMODE_A ? 2 : 0, true,
+				       ctor_usermode };
 	else if (cls == c->compute)
 		*k = (struct nvclass) { cls, NVT_ENGOBJ, NVT_BIT(NVT_CHANNEL), 0, true, ctor_compute };
 	else if (cls == c->copy)
@@ -487,7 +553,7 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvas_put(o->as);
 		break;
 	case NVT_MEMORY:
-		if (o->mem->loc == NVLOC_FB)
+		if (o->mem->loc == NVLOC_FB || o->doorbell_in_bar1)
 			nvsim_bar1_forget(o->mem->gpu, o);
 		nvmem_put(o->mem);
 		break;
@@ -509,6 +575,9 @@ void nvsim_obj_destroy(struct nvobj *o)
 		break;
 	case NVT_PEERS:
 		nvsim_peers_destroy(o->peers);
+		break;
+	case NVT_CONTEXT_DMA:
+		free_context_dma(o->context_dma);
 		break;
 	case NVT_VIDEO:
 	case NVT_ENGOBJ:

@@ -6,13 +6,14 @@
 
 #include "nvsim.h"
 
+#define TOKEN_INDEX 1			/* nvos.h: NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN */
 #define MAX_ENDED 4096			/* records kept of TSGs that are gone */
 
 static atomic_t next_tsg = ATOMIC_INIT(1);
 static atomic_t next_token = ATOMIC_INIT(1);
 
 /* The copy engines behind those with a timeline of their own belong to graphics. */
-static struct engine *engine_of(struct nvgpu *gpu, u32 type)
+struct engine *nvsim_engine_of(struct nvgpu *gpu, u32 type)
 {
 	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_COPIES;
 	int i;
@@ -66,7 +67,7 @@ static void rec_end(struct nvgpu *gpu, struct nvtsg_rec *rec)
 
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 {
-	struct engine *e = engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
+	struct engine *e = nvsim_engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
 	struct nvobj *vo = nvsim_obj_find_type(o->client, p->hVASpace, NVT_BIT(NVT_VASPACE));
 	struct nvtsg *tsg;
 	NV_STATUS st;
@@ -127,19 +128,26 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 {
 	struct nvclient *cl = o->client;
 	struct nvobj *userd = nvsim_obj_find_type(cl, p->hUserdMemory[0], NVT_BIT(NVT_MEMORY));
-	struct nvobj *err = nvsim_obj_find_type(cl, p->hObjectError, NVT_BIT(NVT_MEMORY));
+	struct nvobj *err = nvsim_obj_find_type(cl, p->hObjectError, NVT_BIT(NVT_MEMORY) | NVT_BIT(NVT_CONTEXT_DMA));
 	struct nvobj *vo = nvsim_obj_find_type(cl, p->hVASpace, NVT_BIT(NVT_VASPACE));
 	struct nvobj *cs = nvsim_obj_find_type(cl, p->hContextShare, NVT_BIT(NVT_CTXSHARE));
 	u64 off = p->userdOffset[0];
 	struct page *page;
 
+	if (p->hVASpace && nvchan_tsg(c)->as && !c->own_tsg)
+		return NV_ERR_INVALID_ARGUMENT;	/* its group has one */
 	if (!userd || (p->hVASpace && !vo) || (p->hContextShare && !cs))
 		return NV_ERR_OBJECT_NOT_FOUND;
-	c->as = vo ? vo->as : cs ? cs->as : nvchan_tsg(c)->as;
+	c->as = vo ? vo->as : cs ? cs->as : nvchan_tsg(c)->as ?: nvsim_obj_device(o)->default_as;
 	if (!c->as)
 		return NV_ERR_INVALID_ARGUMENT;
-	if (off % NV_USERD_SIZE || userd->mem->size < NV_USERD_SIZE || off > userd->mem->size - NV_USERD_SIZE || userd->mem->read_only)
+	if (off % NV_USERD_SIZE || userd->mem->read_only)
 		return NV_ERR_INVALID_ARGUMENT;
+	if (userd->mem->size < NV_USERD_SIZE || off > userd->mem->size - NV_USERD_SIZE) {
+		/* memdescCreateSubMem(): compared with the memory's size from 590 on */
+		WARN(nvsim_branch < 590, "nvsim: USERD outside of its memory, offset %llx\n", off);
+		return NV_ERR_INVALID_ARGUMENT;
+	}
 	page = nvpages_page(userd->mem->pages, off >> PAGE_SHIFT, GFP_KERNEL);
 	if (!page)
 		return NV_ERR_NO_MEMORY;
@@ -151,7 +159,9 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 	nvas_get(c->as);
 	c->run.space = c->as;
 	if (err) {
-		c->notifier = err->mem;
+		c->notifier = err->type == NVT_MEMORY ? err->mem : err->context_dma->mem;
+		c->notifier_at = err->type == NVT_MEMORY ? 0 : err->context_dma->offset;
+		c->notifier_bytes = err->type == NVT_MEMORY ? err->mem->size : err->context_dma->bytes;
 		nvmem_get(c->notifier);
 		nvsim_dep_add(&c->deps[1], err, o);
 	}
@@ -189,7 +199,7 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 		return st;
 	e = tsg->run.eng;
 	st = NV_ERR_INVALID_ARGUMENT;
-	if (p->engineType && p->engineType != e->type)
+	if (p->engineType && nvsim_engine_of(o->gpu, p->engineType) != e)
 		goto err_tsg;
 	st = NV_ERR_NO_MEMORY;
 	c = kzalloc(sizeof(*c), GFP_KERNEL);
@@ -203,6 +213,7 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 	c->run.gp_va = p->gpFifoOffset;
 	c->run.entries = p->gpFifoEntries;
 	c->token = atomic_inc_return(&next_token) & 0x7ffffff;
+	c->token_index = TOKEN_INDEX;
 	st = NV_ERR_NO_MEMORY;
 	if (engine_methods_init(&c->run))
 		goto err_chan;
@@ -245,6 +256,23 @@ void nvsim_chan_destroy(struct nvchan *c)
 	if (c->own_tsg)
 		nvsim_tsg_put(nvchan_tsg(c));
 	kfree(c);
+}
+
+void nvsim_chan_notify(struct nvchan *c, u32 index, u64 ns, u32 info)
+{
+	struct {
+		u64 ns;
+		u32 info32;
+		u16 info16, status;
+	} n = { ns, info, 0, 0xffff };
+	u64 at = c->notifier_at + (u64)index * sizeof(n);
+	struct page *page;
+
+	if (!c->notifier || (index + 1ull) * sizeof(n) > c->notifier_bytes || at % sizeof(n))
+		return;
+	page = nvpages_page(c->notifier->pages, at >> PAGE_SHIFT, GFP_KERNEL);
+	if (page)
+		memcpy(page_address(page) + offset_in_page(at), &n, sizeof(n));
 }
 
 /* A compute or copy object. RM refuses an object of another runlist's engine (channel_descendant.c). */

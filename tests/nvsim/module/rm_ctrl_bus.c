@@ -2,7 +2,6 @@
 /* Controls about the card around the engines: bus, links, memory's health, firmware, and the firmware's own controls. */
 #include "nvsim.h"
 
-#define BUS_INFO_MAX 52
 #define LANES 16
 
 /* NV2080_CTRL_BUS_INFO_INDEX_* and the values of _TYPE and _GPU_INTERFACE_TYPE */
@@ -54,9 +53,22 @@ static NV_STATUS ctl_bus_info(struct nvctl *c)
 	struct nvinfo *e = c->params + 4;
 	u32 n = *(u32 *)c->params, i;
 
-	if (!n || n > BUS_INFO_MAX)
+	if (!n || n > NVSIM_BUS_INFO_MAX)
 		return NV_ERR_INVALID_ARGUMENT;
 	for (i = 0; i < n; i++)
+		e[i].value = bus_info(c->obj->gpu, e[i].index);
+	return NV_OK;
+}
+
+/* The older form keeps its list in the caller's memory. */
+static NV_STATUS ctl_bus_info_v1(struct nvctl *c)
+{
+	struct nvinfo *e = c->list;
+	u32 i;
+
+	if (!c->count)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < c->count; i++)
 		e[i].value = bus_info(c->obj->gpu, e[i].index);
 	return NV_OK;
 }
@@ -130,6 +142,7 @@ const struct nvctl_entry nvsim_ctrl_bus[] = {
 	{ 0x2080012f, 1664, SUB, 0, zero, .since = 595 },
 	{ 0x20801702, 4, SUB, 0, ok },
 	{ 0x20801801, 16, SUB, 0, ctl_pci_info },
+	{ 0x20801802, 16, SUB, 0, ctl_bus_info_v1 },
 	{ 0x20801803, 200, SUB, 0, ctl_pci_bars },
 	{ 0x20801823, 420, SUB, 0, ctl_bus_info },
 	{ 0x2080182a, 104, SUB, 0, zero, .before = 580 },

@@ -177,7 +177,7 @@ static NV_STATUS after_build_version(struct nvctl *c)
 	NV_STATUS st = NV_OK;
 	u32 n = min_t(u32, p[0], sizeof(s)), i;
 
-	strscpy(s, nvsim.version, sizeof(s));
+	strscpy(s, nvsim_release(), sizeof(s));
 	for (i = 1; i <= 3 && st == NV_OK && n; i++)
 		if (ptr[i])
 			st = nvsim_param_out(c->sec, ptr[i], s, n);

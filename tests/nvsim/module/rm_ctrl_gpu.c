@@ -506,6 +506,7 @@ const struct nvctl_list nvsim_ctrl_lists[] = {
 	{ 0x20800123, 8, 8, 4, 64 },
 	{ 0x20801201, 8, 8, 8, 64 },
 	{ 0x20801301, 8, 8, 8, FB_INFO_MAX },
+	{ 0x20801802, 8, 8, 8, NVSIM_BUS_INFO_MAX },
 	{ 0x410110, 8, 8, 8, 16 },
 	{}
 };

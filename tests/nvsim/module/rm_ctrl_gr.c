@@ -162,6 +162,8 @@ static NV_STATUS ctl_ce_caps(struct nvctl *c)
 	u32 mask = (1u << COPY_ENGINES) - 1, i;
 	u8 *p = c->params;
 
+	if (nvsim.no_ce_caps)
+		return NV_ERR_NOT_SUPPORTED;
 	memset(p, 0, c->size);
 	for (i = 0; i < COPY_ENGINES; i++) {
 		p[2 * i] = CE_SYSMEM_READ | CE_SYSMEM_WRITE | CE_SYSMEM | CE_BL_ABOVE_64K;

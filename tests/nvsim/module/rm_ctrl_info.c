@@ -10,6 +10,7 @@
 #define FABRIC_STATUS_SKIP 1
 #define PERSISTENCE_DISABLED 1
 #define REVISION_A1 0xa1
+#define ARCH_STEP 0x10		/* between architectures: Turing 0x160, Ampere 0x170 */
 #define CPU_CLK_OSTIME 1
 
 static NV_STATUS ok(struct nvctl *c)
@@ -99,12 +100,12 @@ static NV_STATUS ctl_time_correlation(struct nvctl *c)
 	return NV_OK;
 }
 
-/* {architecture, implementation, revision, subRevision u8} */
+/* {architecture, implementation, revision, subRevision u8}; a mixed one has the chip in all but this number */
 static NV_STATUS ctl_arch(struct nvctl *c)
 {
 	u32 *p = c->params;
 
-	p[0] = nvsim_chip->chip.arch;
+	p[0] = nvsim_chip->chip.arch + (nvsim_is_other(c->obj->gpu) ? ARCH_STEP : 0);
 	p[1] = nvsim_chip->chip.impl;
 	p[2] = REVISION_A1;
 	p[3] = 0;

@@ -81,6 +81,7 @@ static NV_STATUS dup_obj(struct nvclient *c, struct nvobj *parent, u32 *handle, 
 	switch (o->type) {
 	case NVT_MEMORY:
 		o->mem = src->mem;
+		o->doorbell_in_bar1 = src->doorbell_in_bar1;
 		nvmem_get(o->mem);
 		break;
 	case NVT_TSG:

@@ -78,21 +78,28 @@ NV_STATUS nvsim_mem_create(struct nvobj *parent, u32 cls, struct nv_mem_params *
 
 static NV_STATUS pin_os_desc(struct nvgpu *gpu, u64 uaddr, u64 limit, struct nvmem **out)
 {
-	u64 len = limit + 1, pages;
+	u64 len = limit + 1, count;
 	struct nvmem *m;
+	void *pages;
+	NV_STATUS st;
 
 	if (!len || len > SZ_1G || offset_in_page(uaddr))
 		return NV_ERR_INVALID_ADDRESS;
-	pages = DIV_ROUND_UP_ULL(len, PAGE_SIZE);
-	m = nvmem_create(gpu, NVLOC_OSDESC, pages << PAGE_SHIFT, PAGE_SIZE);
-	if (!m)
+	count = DIV_ROUND_UP_ULL(len, PAGE_SIZE);
+	st = os_lock_user_pages((void *)uaddr, count, &pages, NV_LOCK_USER_PAGES_WRITE);
+	if (st != NV_OK)
+		return st;
+	m = nvmem_create(gpu, NVLOC_OSDESC, count << PAGE_SHIFT, PAGE_SIZE);
+	if (m)
+		m->pages = nvpages_of_user(pages, count);
+	if (!m || !m->pages) {
+		if (m)
+			nvmem_put(m);
+		os_unlock_user_pages(count, pages);
 		return NV_ERR_NO_MEMORY;
-	m->attr = NVOS32_LOC_PCI << 25;
-	m->pages = nvpages_pin(uaddr, pages);
-	if (!m->pages) {
-		nvmem_put(m);
-		return NV_ERR_INVALID_ADDRESS;
 	}
+	kvfree(pages);
+	m->attr = NVOS32_LOC_PCI << 25;
 	*out = m;
 	return NV_OK;
 }
@@ -281,9 +288,16 @@ void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd)
 	p->pMemory = map.pLinear;
 }
 
-/* Gives file @fd its one mapping context. */
-static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, u64 window, bool ro, s32 fd)
+/* Whether the CPU sees it through BAR1. */
+static bool in_bar1(const struct nvobj *o)
 {
+	return o->mem->loc == NVLOC_FB || o->doorbell_in_bar1;
+}
+
+/* Gives file @fd its one mapping context. */
+static NV_STATUS set_context(const struct nvobj *o, u64 off, u64 len, u64 window, bool ro, s32 fd)
+{
+	struct nvmem *m = o->mem;
 	bool ctl = m->loc != NVLOC_FB && m->loc != NVLOC_USERMODE;
 	NV_STATUS st = NV_OK;
 	nv_file_private_t *fp;
@@ -297,11 +311,11 @@ static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, u64 window, bool
 	} else if (!ctl && fp->nv->gpu != m->gpu) {
 		st = NV_ERR_INVALID_ARGUMENT;
 	} else {
-		if (m->loc == NVLOC_FB) {
+		if (in_bar1(o)) {
 			fp->mmap.window = window;
 			nvsim_bar1_show(fp);
 		} else {
-			nvpages_get(m->pages);
+			nvpages_note(m->pages);
 			fp->mmap.pages = m->pages;
 		}
 		fp->mmap.first = off >> PAGE_SHIFT;
@@ -325,27 +339,35 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 	c = nvsim_client_get(sec, p->hClient, &p->status);
 	if (!c)
 		goto out;
-	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
+	o = nvsim_obj_find(c, p->hMemory);
 	by = nvsim_obj_find_type(c, p->hDevice, PARENTS | NVT_BIT(NVT_CLIENT));
 	if (!o || !by) {
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 		goto out;
 	}
+	if (o->type != NVT_MEMORY) {
+		p->status = o->type == NVT_DEVICE ? NV_ERR_INVALID_OBJECT_PARENT : NV_ERR_NOT_SUPPORTED;
+		goto out;
+	}
 	m = o->mem;
-	if (!p->length || p->length > m->size || p->offset > m->size - p->length)
+	if (m->loc == NVLOC_OSDESC)	/* its pages are not RM's (RmGetAllocPrivate()) */
+		p->status = NV_ERR_OBJECT_NOT_FOUND;
+	else if (p->offset >= m->size)
+		p->status = NV_ERR_INVALID_BASE;
+	else if (!p->length || p->length > m->size - p->offset)
 		p->status = NV_ERR_INVALID_LIMIT;
 	else if (c->tgid != task_tgid_nr(current))
 		p->status = NV_ERR_INVALID_CLIENT;
-	else if (m->loc == NVLOC_FB)
+	else if (in_bar1(o))
 		p->status = nvsim_bar1_map(o, by, p->offset, p->length, &at, &window);
 	else
 		at = 0x100000000000ull + m->addr + p->offset;
 	if (p->status == NV_OK)
-		p->status = set_context(m, p->offset, p->length, window,
+		p->status = set_context(o, p->offset, p->length, window,
 					m->read_only || NVOS33_ACCESS(p->flags) == NVOS33_ACCESS_RO, fd);
 	if (p->status == NV_OK)
 		p->pLinear = at;
-	else if (m->loc == NVLOC_FB && at)
+	else if (in_bar1(o) && at)
 		nvsim_bar1_unmap(o, at);
 out:
 	up_write(&nvsim_api_lock);
@@ -360,12 +382,12 @@ void nvsim_op_unmap(const struct nvsec *sec, struct nvos34 *p)
 	p->status = NV_OK;
 	c = nvsim_client_get(sec, p->hClient, &p->status);
 	o = c ? nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY)) : NULL;
-	if (c && (!o || (o->mem->loc == NVLOC_FB && !nvsim_bar1_unmap(o, p->pLinear))))
+	if (c && (!o || (in_bar1(o) && !nvsim_bar1_unmap(o, p->pLinear))))
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	up_write(&nvsim_api_lock);
 }
 
-/* RmUpdateDeviceMappingInfo(): of the caller's file or not. Other mappings than those of video memory are not kept. */
+/* RmUpdateDeviceMappingInfo(): of the caller's file or not. Other mappings than those in BAR1 are not kept. */
 void nvsim_op_rename_map(struct nvos56 *p)
 {
 	struct nvclient *c;
@@ -378,16 +400,31 @@ void nvsim_op_rename_map(struct nvos56 *p)
 	if (!c)
 		p->status = NV_ERR_INVALID_CLIENT;
 	else if (o && nvsim_obj_find_type(c, p->hDevice, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE)) &&
-		 (o->type != NVT_MEMORY || o->mem->loc != NVLOC_FB || nvsim_bar1_rename(o, p->pOld, p->pNew)))
+		 (o->type != NVT_MEMORY || !in_bar1(o) || nvsim_bar1_rename(o, p->pOld, p->pNew)))
 		p->status = NV_OK;
 	up_write(&nvsim_api_lock);
+}
+
+/* The addresses and the memory of a mapping. A window on addresses in RM; here the address space itself, too. */
+static NV_STATUS find_both(struct nvclient *c, const struct nvos46 *p, struct nvobj **v, struct nvobj **o)
+{
+	struct nvobj *by = nvsim_obj_find(c, p->hDevice);
+
+	*v = nvsim_obj_find(c, p->hDma);
+	*o = nvsim_obj_find(c, p->hMemory);
+	if (!by || !*v || !*o)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if (((*v)->type != NVT_VIRTUAL && (*v)->type != NVT_VASPACE) || (*o)->type != NVT_MEMORY)
+		return NV_ERR_INVALID_OBJECT_HANDLE;
+	/* bAllowUnicastMapping: of one subdevice by NV01_MEMORY_VIRTUAL only */
+	return by->type == NVT_SUBDEVICE && (*v)->cls == NV50_MEMORY_VIRTUAL ? NV_ERR_NOT_SUPPORTED : NV_OK;
 }
 
 void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
 {
 	struct nvclient *c;
 	struct nvobj *v, *o;
-	u64 va;
+	u64 va, len;
 
 	if (nvsim_fault(NV_ESC_RM_MAP_MEMORY_DMA, &p->status) == NVSIM_FAULT_FAILS)
 		return;
@@ -396,23 +433,22 @@ void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
 	c = nvsim_client_get(sec, p->hClient, &p->status);
 	if (!c)
 		goto out;
-	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
-	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
-	p->status = NV_ERR_OBJECT_NOT_FOUND;
-	if (!v || !o)
+	p->status = find_both(c, p, &v, &o);
+	if (p->status != NV_OK)
 		goto out;
 	p->status = NV_ERR_INVALID_LIMIT;
-	if (!p->length || p->length > o->mem->size || p->offset > o->mem->size - p->length || offset_in_page(p->offset | p->length))
+	if (!p->length || p->length > o->mem->size || p->offset > o->mem->size - p->length || offset_in_page(p->offset))
 		goto out;
-	va = NVOS46_OFFSET_FIXED(p->flags) ? p->dmaOffset : v->as->next_va;
+	len = PAGE_ALIGN(p->length);	/* whole pages are mapped: libnvcuvid asks for 176 bytes */
+	va = NVOS46_OFFSET_FIXED(p->flags) ? p->dmaOffset : v->va ?: v->as->next_va;
 	p->status = NV_ERR_INVALID_ADDRESS;
-	if (offset_in_page(va) || va >= 1ull << 49 || p->length > (1ull << 49) - va || nvas_busy(v->as, va, p->length))
+	if (offset_in_page(va) || va >= 1ull << 49 || len > (1ull << 49) - va || nvas_busy(v->as, va, len))
 		goto out;
-	p->status = nvas_map_dma(v->as, va, p->length, v, o, p->offset) ? NV_ERR_NO_MEMORY : NV_OK;
+	p->status = nvas_map_dma(v->as, va, len, v, o, p->offset) ? NV_ERR_NO_MEMORY : NV_OK;
 	v->dma_mapped = true;
 	o->dma_mapped = true;
-	if (p->status == NV_OK && !NVOS46_OFFSET_FIXED(p->flags))
-		v->as->next_va = ALIGN(va + p->length, SZ_2M);
+	if (p->status == NV_OK && !NVOS46_OFFSET_FIXED(p->flags) && !v->va)
+		v->as->next_va = ALIGN(va + len, SZ_2M);
 	p->dmaOffset = va;
 out:
 	up_write(&nvsim_api_lock);
@@ -441,6 +477,9 @@ void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
 	if (!c)
 		goto out;
 	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
+	/* Deferred, the TLB's entries stay: here all of the mapping, until its space goes. */
+	if (v && p->flags & NVOS47_DEFER_TLB)
+		goto out;
 	/*
 	 * Without a size all of the mapping that begins there; hMemory is ignored
 	 * (serverInterUnmap).

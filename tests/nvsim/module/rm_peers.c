@@ -15,6 +15,7 @@
 /* p2pCapsStatus: read, write, NVLink, atomics, PROP, loopback, PCI, C2C, BAR1 */
 static const u8 status_pair[] = { 0, 0, 5, 5, 0, 5, 0, 5, 5 };
 static const u8 status_self[] = { 0, 0, 5, 5, 0, 0, 0, 5, 5 };
+static const u8 status_none[] = { 5, 5, 5, 5, 5, 5, 5, 5, 5 };
 
 struct nvpeers {
 	struct nvdep deps[2];
@@ -41,11 +42,25 @@ static u32 unused_number(u32 gpu)
 	return NO_NUMBER;
 }
 
+/* Of another architecture than the first GPU. */
+bool nvsim_is_other(const struct nvgpu *gpu)
+{
+	return READ_ONCE(nvsim.mixed) && gpu->index;
+}
+
+/* p2p_caps.c: RM makes no peers of two architectures. */
+static bool no_peers(const struct nvgpu *a, const struct nvgpu *b)
+{
+	return nvsim_is_other(a) != nvsim_is_other(b);
+}
+
 NV_STATUS nvsim_peers_get(struct nvgpu *a, struct nvgpu *b)
 {
 	NV_STATUS st = NV_OK;
 	u32 na, nb;
 
+	if (no_peers(a, b))
+		return NV_ERR_NOT_SUPPORTED;
 	mutex_lock(&peers_lock);
 	na = unused_number(a->index);
 	nb = unused_number(b->index);
@@ -131,7 +146,7 @@ void nvsim_peers_destroy(struct nvpeers *peers)
 static NV_STATUS caps(u32 *p)
 {
 	u32 n = p[IDS_MAX], i;
-	bool pair = false;
+	bool pair = false, none = false;
 
 	if (!n || n > IDS_MAX)
 		return NV_ERR_INVALID_ARGUMENT;
@@ -139,11 +154,12 @@ static NV_STATUS caps(u32 *p)
 		if (!nvsim_gpu_by_id(p[i]))
 			return NV_ERR_INVALID_ARGUMENT;
 		pair |= p[i] != p[0];
+		none |= no_peers(nvsim_gpu_by_id(p[i]), nvsim_gpu_by_id(p[0]));
 	}
-	p[IDS_MAX + 1] = pair ? CAPS_PAIR : CAPS_SELF;
+	p[IDS_MAX + 1] = none ? 0 : pair ? CAPS_PAIR : CAPS_SELF;
 	p[IDS_MAX + 2] = 0;
 	p[IDS_MAX + 3] = 0;
-	memcpy(p + IDS_MAX + 4, pair ? status_pair : status_self, sizeof(status_pair));
+	memcpy(p + IDS_MAX + 4, none ? status_none : pair ? status_pair : status_self, sizeof(status_pair));
 	return NV_OK;
 }
 
@@ -212,7 +228,8 @@ static NV_STATUS ctl_matrix(struct nvctl *c)
 	memset(out, 0, c->size - (2 + 2 * GROUP_MAX) * sizeof(*p));
 	for (i = 0; i < p[0]; i++)
 		for (k = 0; k < n; k++)
-			out[i * GROUP_MAX + k] = a[i] == b[k] ? CAPS_SELF : CAPS_PAIR;
+			if (!no_peers(nvsim_gpu_by_id(a[i]), nvsim_gpu_by_id(b[k])))
+				out[i * GROUP_MAX + k] = a[i] == b[k] ? CAPS_SELF : CAPS_PAIR;
 	return NV_OK;
 }
 

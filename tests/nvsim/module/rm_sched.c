@@ -46,7 +46,7 @@ static NV_STATUS do_schedule(struct engine *e, struct nvctl *c)
 
 	if (engine_tsg_dead(&tsg_of(c)->run))
 		return NV_ERR_INVALID_STATE;
-	if (!p[0])
+	if (!p[0] || p[1])	/* bSkipSubmit: not on the runlist yet */
 		return NV_OK;
 	if (c->obj->type == NVT_CHANNEL) {
 		enable_chan(e, &c->obj->chan->run);
@@ -157,9 +157,19 @@ static NV_STATUS ctl_ineffective(struct nvctl *c)
 	return on_engine(tsg_of(c)->run.eng, do_nothing, c);
 }
 
-static NV_STATUS ctl_local(struct nvctl *c)
+/* {engineType}. Group and channel are on a runlist from their beginning. */
+static NV_STATUS ctl_bind(struct nvctl *c)
 {
-	return NV_OK;
+	struct nvtsg *tsg = tsg_of(c);
+	u32 type = *(u32 *)c->params;
+	struct engine *e = nvsim_engine_of(c->obj->gpu, type);
+
+	if (!e)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (e != tsg->run.eng)
+		return NV_ERR_INVALID_STATE;
+	tsg->rec->bound = type;
+	return c->obj->type == NVT_CHANNEL ? on_engine(e, do_nothing, c) : NV_OK;
 }
 
 static NV_STATUS ctl_restart(struct nvctl *c)
@@ -175,7 +185,24 @@ static NV_STATUS ctl_stop(struct nvctl *c)
 static NV_STATUS ctl_token(struct nvctl *c)
 {
 	*(u32 *)c->params = c->obj->chan->token;
+	nvsim_chan_notify(c->obj->chan, c->obj->chan->token_index, 0, c->obj->chan->token);
 	return on_engine(c->obj->chan->run.tsg->eng, do_nothing, c);
+}
+
+/* The entry of the notifier in which the next call of ctl_token() shows the token too; 0 is that of errors. */
+static NV_STATUS ctl_token_index(struct nvctl *c)
+{
+	struct nvchan *chan = c->obj->chan;
+	u32 index = *(u32 *)c->params;
+
+	if (!index)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (!chan->notifier)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if ((index + 1ull) * 16 > chan->notifier_bytes)
+		return NV_ERR_OUT_OF_RANGE;
+	chan->token_index = index;
+	return NV_OK;
 }
 
 struct disable_channels {
@@ -259,7 +286,7 @@ static NV_STATUS ctl_preemption_mode(struct nvctl *c)
 const struct nvctl_entry nvsim_ctrl_sched[] = {
 	{ 0xa06c0101, 2, TSG, 0, ctl_schedule, .before = 580 },
 	{ 0xa06c0101, 3, TSG, 0, ctl_schedule, .since = 580 },
-	{ 0xa06c0102, 4, TSG, 0, ctl_local },
+	{ 0xa06c0102, 4, TSG, 0, ctl_bind },
 	{ 0xa06c0103, 8, TSG, 0, ctl_set_timeslice },
 	{ 0xa06c0104, 8, TSG, 0, ctl_get_timeslice },
 	{ 0xa06c0105, 8, TSG, 0, ctl_preempt },
@@ -269,11 +296,12 @@ const struct nvctl_entry nvsim_ctrl_sched[] = {
 	{ 0xa06c0110, 1, TSG, NVCTL_NICE, ctl_ineffective },
 	{ 0xa06f0103, 2, CHAN, 0, ctl_schedule, .before = 580 },
 	{ 0xa06f0103, 3, CHAN, 0, ctl_schedule, .since = 580 },
-	{ 0xa06f0104, 4, CHAN, 0, ctl_ineffective },
+	{ 0xa06f0104, 4, CHAN, 0, ctl_bind },
 	{ 0xa06f0109, 4, CHAN, NVCTL_NICE, ctl_set_interleave },
 	{ 0xa06f0111, 2, CHAN, NVCTL_NICE, ctl_restart },
 	{ 0xa06f0112, 1, CHAN, 0, ctl_stop },
 	{ 0xc36f0108, 4, CHAN, 0, ctl_token },
+	{ 0xc36f010a, 4, CHAN, NVCTL_WRITE, ctl_token_index },
 	{ 0x906f0102, 12, CHAN, 0, ctl_stop, .before = 550 },
 	{ 0x906f0102, 16, CHAN, 0, ctl_stop, .since = 550 },
 	{ 0x2080110b, sizeof(struct disable_channels), NVT_BIT(NVT_SUBDEVICE), 0, ctl_disable_channels },

@@ -286,7 +286,7 @@ static void do_create_range(struct uvm_vas *v, void *arg)
 {
 	struct uvm_range *p = arg;
 
-	p->status = uvm_range_create(v, p->base, p->length);
+	p->status = uvm_api_create_external_range(p, v->file);
 }
 
 static void do_free(struct uvm_vas *v, void *arg)
@@ -365,6 +365,20 @@ static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 	p->status = NV_OK;
 }
 
+static void do_create_group(struct uvm_vas *v, void *arg)
+{
+	struct uvm_group *p = arg;
+
+	p->status = uvm_api_create_range_group(p, v->file);
+}
+
+static void do_destroy_group(struct uvm_vas *v, void *arg)
+{
+	struct uvm_group *p = arg;
+
+	p->status = uvm_api_destroy_range_group(p, v->file);
+}
+
 static void do_map_dyn(struct uvm_vas *v, void *arg)
 {
 	struct uvm_map_dyn *p = arg;
@@ -439,8 +453,8 @@ static const struct uvm_call {
 	{ UVM_MAP_EXTERNAL_ALLOCATION, sizeof(struct uvm_map_ext), false, do_map_external, .since = 550 },
 	{ UVM_ALLOC_SEMAPHORE_POOL, sizeof(struct uvm_pool_v1), false, do_pool_v1, .before = 550 },
 	{ UVM_ALLOC_SEMAPHORE_POOL, sizeof(struct uvm_pool), false, do_pool, .since = 550 },
-	{ UVM_CREATE_RANGE_GROUP, sizeof(struct uvm_group), false, uvm_do_create_group, .before = 610 },
-	{ UVM_DESTROY_RANGE_GROUP, sizeof(struct uvm_group), false, uvm_do_destroy_group, .before = 610 },
+	{ UVM_CREATE_RANGE_GROUP, sizeof(struct uvm_group), false, do_create_group, .before = 610 },
+	{ UVM_DESTROY_RANGE_GROUP, sizeof(struct uvm_group), false, do_destroy_group, .before = 610 },
 	{ UVM_SET_RANGE_GROUP, sizeof(struct uvm_set_group), false, uvm_do_set_group, .before = 610 },
 	{ UVM_UNMAP_EXTERNAL, sizeof(struct uvm_unmap_ext), false, do_unmap_external },
 	{ UVM_MAP_DYNAMIC_PARALLELISM_REGION, sizeof(struct uvm_map_dyn), false, do_map_dyn },

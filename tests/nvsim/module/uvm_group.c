@@ -22,34 +22,34 @@ static struct range_group *group_find(struct uvm_vas *v, u64 id)
 	return NULL;
 }
 
-void uvm_do_create_group(struct uvm_vas *v, void *arg)
+/* This one and the next have nvidia-uvm's names and arguments. */
+noinline NV_STATUS uvm_api_create_range_group(struct uvm_group *p, struct file *file)
 {
 	struct range_group *group = kzalloc(sizeof(*group), GFP_KERNEL);
-	struct uvm_group *p = arg;
+	struct uvm_vas *v = file->private_data;
 
-	p->status = NV_ERR_NO_MEMORY;
 	if (!group)
-		return;
+		return NV_ERR_NO_MEMORY;
 	mutex_lock(&v->lock);
 	group->id = ++v->last_group;
 	list_add(&group->link, &v->groups);
 	p->id = group->id;
 	mutex_unlock(&v->lock);
-	p->status = NV_OK;
+	return NV_OK;
 }
 
-void uvm_do_destroy_group(struct uvm_vas *v, void *arg)
+noinline NV_STATUS uvm_api_destroy_range_group(struct uvm_group *p, struct file *file)
 {
+	struct uvm_vas *v = file->private_data;
 	struct range_group *group;
-	struct uvm_group *p = arg;
 
 	mutex_lock(&v->lock);
 	group = group_find(v, p->id);
-	p->status = group ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
 	if (group)
 		list_del(&group->link);
 	mutex_unlock(&v->lock);
 	kfree(group);
+	return group ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
 }
 
 /* Number 0 takes a range out of its group. */

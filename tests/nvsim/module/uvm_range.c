@@ -47,14 +47,16 @@ struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len)
 	return x;
 }
 
-NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len)
+/* nvidia-uvm's name for it and its arguments. */
+noinline NV_STATUS uvm_api_create_external_range(struct uvm_range *p, struct file *file)
 {
+	struct uvm_vas *v = file->private_data;
 	struct uvm_ext *x;
 
-	if (uvm_bad_range(base, len))
+	if (uvm_bad_range(p->base, p->length))
 		return NV_ERR_INVALID_ADDRESS;
 	mutex_lock(&v->lock);
-	x = uvm_range_add(v, base, len);
+	x = uvm_range_add(v, p->base, p->length);
 	mutex_unlock(&v->lock);
 	return x ? NV_OK : NV_ERR_UVM_ADDRESS_IN_USE;
 }

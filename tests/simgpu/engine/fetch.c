@@ -85,6 +85,8 @@ static bool next_segment(struct engine *e, struct engine_chan *c)
 		c->has_seg = true;
 		return true;
 	}
+	if (c->speaks == ENGINE_SPEAKS_UNDECIDED)
+		words = 0;
 	if (words % (DESC_SIZE / 4)) {
 		u32 first = 0;
 

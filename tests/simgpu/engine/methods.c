@@ -56,6 +56,8 @@ bool engine_methods_entry(struct engine_chan *c, u32 word0, u32 word1)
 		return true;
 	if (!first_word(c, &first))
 		return false;
+	if (!first)	/* a segment that does nothing, as libnvcuvid's first: the next one may tell */
+		return true;
 	c->speaks = push_is_method(first) ? ENGINE_SPEAKS_METHODS : ENGINE_SPEAKS_DESCRIPTORS;
 	return true;
 }

@@ -20,6 +20,11 @@ enum {
 };
 enum { YIELD_NOP = 0 };
 
+/* Methods of the video engines, as libnvcuvid writes them (class b0); the names are open-gpu-doc's. */
+enum { VIDEO_SEMAPHORE_A = 0x240, VIDEO_SEMAPHORE_C = 0x248, VIDEO_EXECUTE = 0x300, VIDEO_SEMAPHORE_D = 0x304 };
+enum { VIDEO_RELEASE, VIDEO_TRAP = 3 };
+#define VIDEO_FRAME_NS 2000000		/* assumed: 500 frames a second */
+
 /* Header words: SEC_OP 31:29, and TERT_OP 17:16 where that is 0 or 2 */
 enum { OP_TERT0, OP_INC, OP_TERT2, OP_NONINC, OP_IMMD, OP_ONEINC, OP_RESERVED, OP_END };
 enum { TERT_METHOD, TERT_SET_MASK, TERT_STORE_MASK, TERT_USE_MASK };
@@ -273,6 +278,30 @@ static enum push_step host_method(struct push *p, u32 m, u32 v)
 	return PUSH_GO;
 }
 
+/* Nothing is decoded or encoded: a frame takes its time. */
+static enum push_step video_method(struct push *p, u32 m, u32 v)
+{
+	struct push_sem s = {
+		.va = (u64)(p->video[0] & 0xff) << 32 | (p->video[1] & ~3u), .value = p->video[2],
+		.reduction = PUSH_RED_NONE, .time = push_bits(v, 0, 0), .intr = push_bits(v, 8, 8),
+	};
+
+	if (m >= VIDEO_SEMAPHORE_A && m <= VIDEO_SEMAPHORE_C)
+		p->video[(m - VIDEO_SEMAPHORE_A) / 4] = v;
+	if (m == VIDEO_EXECUTE) {
+		p->effects |= PUSH_COUNTED;
+		return push_work(p, PUSH_WORDS, VIDEO_FRAME_NS);
+	}
+	if (m != VIDEO_SEMAPHORE_D)
+		return PUSH_GO;
+	if (push_bits(v, 17, 16) == VIDEO_RELEASE)
+		return push_signal(p, &s);
+	if (push_bits(v, 17, 16) != VIDEO_TRAP)
+		return push_fault(p, "unknown semaphore operation");
+	p->effects |= PUSH_INTR;
+	return push_work(p, PUSH_WORDS, 0);
+}
+
 static enum push_step one_method(struct push *p, u32 m, u32 v)
 {
 	u32 cls = p->cls[p->sub];
@@ -286,6 +315,11 @@ static enum push_step one_method(struct push *p, u32 m, u32 v)
 		return push_ce_method(p, m, v);
 	case 0xc0:
 		return push_compute_method(p, m, v);
+	case 0xb0:
+	case 0xb7:
+	case 0xd1:
+	case 0xfa:
+		return video_method(p, m, v);
 	}
 	return cls ? PUSH_GO : push_fault(p, "method without an object");
 }

@@ -122,7 +122,7 @@ struct push {
 	bool wait_wide;
 
 	u32 cls[8];
-	u32 host[0x100 / 4], ce[0x780 / 4], cp[0x500 / 4], report[4];
+	u32 host[0x100 / 4], ce[0x780 / 4], cp[0x500 / 4], report[4], video[3];
 	struct push_copy copy;
 	struct push_inline i2m;
 	u32 qmd[PUSH_QMD_WORDS];

@@ -262,3 +262,15 @@ int cgpu_probes_find(struct kprobe **probes, int count)
 	return ret;
 }
 EXPORT_SYMBOL_GPL(cgpu_probes_find);
+
+#ifndef __OPTIMIZE__
+/* What -Og calls and other compilers find unreachable: the end of a lock's states, and a description of types that is off. */
+void __scoped_seqlock_bug(void);
+extern char __start_BTF[], __stop_BTF[];
+char __start_BTF[1], __stop_BTF[1];
+
+void __scoped_seqlock_bug(void)
+{
+	BUG();
+}
+#endif

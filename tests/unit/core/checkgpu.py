@@ -6,6 +6,7 @@ import random
 from corelib import MS, NATIVE, C, Thread, Turn, ffi, lib, slots
 
 IDLE, FOREIGN = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN
+TIMESLICE, RESTART = lib.CGPU_STEP_TIMESLICE, lib.CGPU_STEP_RESTART
 PERIOD = 1000 * MS / 6
 CALL = 3 * MS // 10
 DEFAULT_US = 1024
@@ -13,11 +14,13 @@ DEFAULT_US = 1024
 
 class Tenant:
     """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze.
-    loose: from then on no freeze reaches its channels.
+    loose: from then on no freeze reaches its channels. kernel_us: it launches one such kernel at a time, and leaves the
+    GPU for 20 us after each; 0: its queue is never empty.
     """
 
-    def __init__(self, slot, tsgs, work, resists_ms, loose):
+    def __init__(self, slot, tsgs, work, resists_ms, loose, kernel_us):
         self.slot, self.tsgs, self.work, self.resists_ms, self.loose = slot, tsgs, work, resists_ms, loose
+        self.kernel_us = kernel_us
         self.on_until = 0
 
     def is_loose(self, now):
@@ -45,11 +48,12 @@ class CheckGpu(Thread):
         self.in_force, self.switching = 0, switching
         self.sample_at = self.turn.now + self.rng.random() * PERIOD
         self.poll_at = self.turn.now + 1000 * MS
+        self.was, self.committed = IDLE, False  # at the last restart
         self.samples, self.findings, self.held_ms, self.loose = [], [], {}, set()
 
-    def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0, loose=None):
+    def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0, loose=None, kernel_us=0):
         slot = self.turn.add(weight, highprio, channels=tsgs)
-        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms, loose)
+        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms, loose, kernel_us)
         self.touch(slot)
         return slot
 
@@ -68,17 +72,19 @@ class CheckGpu(Thread):
             if now < tenant.on_until:
                 return tenant.slot
         allowed = self.allowed()
-        runs = [t for t in self.tenants.values() if t.slot in allowed and t.busy(now)]
-        parts = [t.tsgs * self.slices.get(t.slot, DEFAULT_US) for t in runs]
+        runs = [t for slot, t in self.tenants.items() if slot in allowed and t.busy(now)]
+        if len(runs) == 1 and runs[0].kernel_us and self.rng.random() * (runs[0].kernel_us + 20) < 20:
+            return IDLE
+        parts = [t.tsgs * min(self.slices.get(t.slot, DEFAULT_US), t.kernel_us or 1 << 30) for t in runs]
         # Where in the hardware's round it is, is as good as random at six samples a second.
         return self.rng.choices(runs, parts)[0].slot if runs else IDLE
 
     def answer(self, kind, mask):
-        if kind == lib.CGPU_STEP_TIMESLICE:
+        if kind == TIMESLICE:
             for slot in slots(mask) & set(self.tenants) if not self.ineffective & 2 else ():
                 self.commits[slot] = self.step.plan.timeslice_us[slot] or DEFAULT_US
             return {"done": mask}
-        if kind != lib.CGPU_STEP_RESTART:
+        if kind != RESTART:
             self.advance(self.turn.now + mask.bit_count() * CALL)
             return {"done": mask}
         self.advance(self.turn.now + CALL)
@@ -88,13 +94,13 @@ class CheckGpu(Thread):
 
     def act(self):
         super().act()
-        for slot in slots(self.step.plan.freeze_mask) & set(self.tenants):
-            if self.tenants[slot].resists_ms and self.was == slot:
-                tenant = self.tenants[slot]
-                tenant.on_until = max(tenant.on_until, self.turn.now + tenant.resists_ms * MS)
-        if self.committed:
+        tenant = self.tenants.get(self.was)
+        if tenant and tenant.resists_ms and self.step.plan.freeze_mask >> self.was & 1:
+            tenant.on_until = max(tenant.on_until, self.turn.now + tenant.resists_ms * MS)
+        if self.committed and self.commits:
             self.slices |= self.commits
             self.commits = {}
+        if self.committed:
             self.in_force = self.turn.t.run_mask
 
     def advance(self, to):
@@ -106,9 +112,11 @@ class CheckGpu(Thread):
                 slot = self.rng.choice([*self.tenants, IDLE, FOREIGN])
             self.samples.append((int(self.sample_at), slot))
             self.sample_at += PERIOD * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
-        for slot in slots(self.turn.t.held_mask) & set(self.tenants):
-            self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - self.turn.now) / MS
-        self.turn.now = int(to)
+        turn = self.turn
+        if held := turn.t.held_mask:
+            for slot in slots(held) & set(self.tenants):
+                self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - turn.now) / MS
+        turn.now = int(to)
 
     def poll(self):
         """What the shell does once a second."""

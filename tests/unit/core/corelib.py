@@ -3,6 +3,7 @@
 
 import errno
 from functools import cached_property
+from itertools import compress
 from types import SimpleNamespace
 
 import _build
@@ -13,7 +14,8 @@ NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
 FREEZE, TIMESLICE = 1, 2
 FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
-POLICIES = range(C.CGPU_POLICY_MAX + 1)
+BITS = [1 << slot for slot in range(C.CGPU_SLOTS)]
+POLICIES = range(lib.CGPU_POLICY_COUNT)
 MS = 1_000_000
 
 
@@ -44,6 +46,7 @@ class Turn:
         self, policy=PREEMPT, slice_ms=20, max_inst=20, controls=FREEZE | TIMESLICE, now=1_000 * MS, switch_us=0
     ):
         self.now = now
+        self._viewed = None
         self.t = ffi.new("struct cgpu_sched *")
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_controls(self.t, controls, now)
@@ -54,16 +57,13 @@ class Turn:
         check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
         self.cookies = 0
 
-    @property
-    def t(self):
-        return self._t
-
-    @t.setter
-    def t(self, sched):
-        """A read through cffi takes a microsecond, and the simulated GPUs look at every slot at every step."""
-        each, first = ffi.sizeof("struct cgpu_sched_entity"), ffi.offsetof("struct cgpu_sched_entity", "channels")
-        self._t = sched
-        self._channels = memoryview(ffi.buffer(sched.slot)).cast("I")[first // 4 :: each // 4]
+    def channels_now(self):
+        """Of each slot. A read through cffi takes a microsecond, and the simulated GPUs look at all at every step."""
+        if self._viewed is not self.t:
+            each, first = ffi.sizeof("struct cgpu_sched_entity"), ffi.offsetof("struct cgpu_sched_entity", "channels")
+            self._viewed = self.t
+            self._channels = memoryview(ffi.buffer(self.t.slot)).cast("I")[first // 4 :: each // 4]
+        return self._channels
 
     def add(self, weight=1, highprio=0, channels=0, tsgs=None):
         self.cookies += 1
@@ -138,7 +138,7 @@ class Turn:
         return out
 
     def opened_mask(self):
-        return sum(1 << i for i, channels in enumerate(self._channels) if channels)
+        return sum(compress(BITS, self.channels_now()))
 
     def shares(self, length_ms):
         """Part of the wall time in which each slot could run, alone or not."""
@@ -164,23 +164,43 @@ class Thread:
     def step(self):
         return ffi.new("struct cgpu_step *")
 
+    @cached_property
+    def begins(self):
+        return ffi.new(EVENT, {"kind": lib.CGPU_STEP_EVENT_PLAN})
+
+    @cached_property
+    def done(self):
+        return ffi.new(EVENT, {"kind": lib.CGPU_STEP_EVENT_DONE})
+
     def tell(self, kind, **what):
         event = ffi.new(EVENT, {"kind": kind, "now_ns": self.turn.now, **what})
         lib.cgpu_sched_step(self.turn.t, self.check, self.step, event)
 
     def plan(self):
-        """Plan, and make the calls. True: there were none, and the thread waits."""
-        self.tell(lib.CGPU_STEP_EVENT_PLAN, restarts=self.restarts)
+        """Plan, and make the calls. True: there were none, and the thread waits.
+
+        Tens of thousands in a simulated minute: no event is made anew."""
+        event, turn = self.begins, self.turn
+        event.now_ns, event.restarts = turn.now, self.restarts
+        lib.cgpu_sched_step(turn.t, self.check, self.step, event)
         waits = not self.step.mask
         if not waits:
             self.act()
         return waits
 
     def act(self):
-        while self.step.mask:
-            begin = self.turn.now
-            answer = self.answer(self.step.kind, self.step.mask)
-            self.tell(lib.CGPU_STEP_EVENT_DONE, begin_ns=begin, end_ns=self.turn.now, **answer)
+        step, turn, event = self.step, self.turn, self.done
+        while mask := step.mask:
+            kind, event.begin_ns = step.kind, turn.now
+            answer = self.answer(kind, mask)
+            done = answer["done"]
+            event.now_ns = event.end_ns = turn.now
+            event.done, event.called = done, done if kind == lib.CGPU_STEP_TIMESLICE else 0
+            event.more = event.part = event.refused_ns = 0
+            if len(answer) > 1:
+                for name, value in answer.items():
+                    setattr(event, name, value)
+            lib.cgpu_sched_step(turn.t, self.check, step, event)
 
     def answer(self, kind, mask):
         """As asked, in no time."""

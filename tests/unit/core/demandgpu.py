@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from corelib import MS, Thread, Turn, lib, slots
+from corelib import EVENT, MS, Thread, Turn, ffi, lib, slots
 
 US = 1_000
 TICK_NS = 10 * US
@@ -20,7 +20,8 @@ TICK_NS = 10 * US
 
 @dataclass
 class Load:
-    """Work of one container; @arrivals gives (time, length) in order, None: it always has some."""
+    """Work of one container; @arrivals gives (time, length) in order, None: it always has some. @due_ns: when the next
+    arrives; None: not before work ends, or never."""
 
     arrivals: Iterable[tuple[int, int]] | None = None
     queue: list[tuple[int, int]] = field(default_factory=list)  # (arrival, what is left)
@@ -29,29 +30,22 @@ class Load:
 
     def __post_init__(self) -> None:
         self._next = iter(self.arrivals or ())
-        self._due = next(self._next, None)
+        self.expect(next(self._next, None))
+
+    def expect(self, arrival: tuple[int, int] | None) -> None:
+        self._due, self.due_ns = arrival, arrival[0] if arrival else None
 
     def arrive(self, now: int) -> None:
         while self._due and self._due[0] <= now:
             self.queue.append(self._due)
-            self._due = next(self._next, None)
-
-    def due_ns(self) -> int | None:
-        """When the next work arrives."""
-        return self._due[0] if self._due else None
-
-    def left_ns(self) -> int | None:
-        """What is left of the work under way; None: it does not end."""
-        return self.queue[0][1] if self.arrivals is not None else None
+            self.expect(next(self._next, None))
 
     @property
     def busy(self) -> bool:
         return self.arrivals is None or bool(self.queue)
 
     def run(self, now: int, ns: int) -> None:
-        self.got_ns += ns
-        if self.arrivals is None:
-            return
+        """The work under way; not of one that always has some."""
         arrival, left = self.queue[0]
         if left > ns:
             self.queue[0] = arrival, left - ns
@@ -73,6 +67,7 @@ class DemandGpu(Thread):
     call_us: int = 300
     timeslice_us: int = 2048
     known: Callable[[int], bool] = lambda slot: True
+    chooses: bool = False  # each time anew, not only where a timeslice or work ends
     frozen_shows: bool = True  # the word of a frozen channel shows work that it got
 
     def __post_init__(self) -> None:
@@ -85,12 +80,15 @@ class DemandGpu(Thread):
         self.set_us: dict[int, int] = {}
         self.idle_ns = 0  # nothing ran although something had work
         self.polls = self.calls = self.read_ns = 0
+        self.arriving = [load for load in self.loads.values() if load.arrivals is not None]
+        self.reading = ffi.new(EVENT, {"kind": lib.CGPU_STEP_EVENT_READ})
 
     @property
     def time_ns(self) -> int:
         return self.turn.now - self.began
 
     def _choose(self) -> int | None:
+        """The one on the engine, until its timeslice or its work ends; else the next in turn, with a timeslice."""
         on = self.on
         if on in self.loads and self.slice_left > 0 and self.real >> on & 1 and self.loads[on].busy:
             return on
@@ -102,33 +100,43 @@ class DemandGpu(Thread):
             self.slice_left = us * US * max(1, self.turn.t.slot[chosen].tsgs)
         return chosen
 
-    def _unchanged_ns(self, now: int, until: int) -> int:
-        """Whole ticks until @until, an arrival, the end of the work under way or of its timeslice."""
-        first = until
-        for load in self.loads.values():
-            due = load.due_ns()
-            if due is not None and due < first:
-                first = due
-        length = first - now
-        if self.on is not None:
-            left = self.loads[self.on].left_ns()
-            length = min(length, self.slice_left) if left is None else min(length, self.slice_left, left)
-        return max(1, -(-length // TICK_NS)) * TICK_NS
-
     def pass_to(self, until: int) -> None:
-        loads = self.loads.values()
-        while self.turn.now < until:
-            now = self.time_ns
-            for load in loads:
-                load.arrive(now)
-            self.on = self._choose()
-            length = self._unchanged_ns(now, until - self.began)
-            if self.on is not None:
-                self.loads[self.on].run(now, length)
+        """Whole ticks to the next arrival, the end of the work under way or of its timeslice, again and again. A test's
+        time is nearly all here: nothing is called that need not be."""
+        turn, loads, real, began, arriving = self.turn, self.loads, self.real, self.began, self.arriving
+        now, until, chooses = turn.now - began, until - began, self.chooses
+        while now < until:
+            first = until
+            for load in arriving:
+                due = load.due_ns
+                if due is not None and due <= now:
+                    load.arrive(now)
+                    due = load.due_ns
+                if due is not None and due < first:
+                    first = due
+            on = self.on
+            load = loads.get(on)
+            if chooses or not (
+                load and self.slice_left > 0 and real >> on & 1 and (load.arrivals is None or load.queue)
+            ):
+                self.on = on = self._choose()
+                load = loads.get(on)
+            length = first - now
+            if load:
+                if self.slice_left < length:
+                    length = self.slice_left
+                if load.arrivals is not None and load.queue[0][1] < length:
+                    length = load.queue[0][1]
+            length = -(-length // TICK_NS) * TICK_NS if length > TICK_NS else TICK_NS
+            if load:
+                load.got_ns += length
+                if load.arrivals is not None:
+                    load.run(now, length)
                 self.slice_left -= length
-            elif any(load.busy for load in loads):
+            elif any(load.busy for load in loads.values()):
                 self.idle_ns += length
-            self.turn.now += length
+            now += length
+        turn.now = began + now
 
     def _call(self, mask: int, thaw: bool) -> None:
         for i in slots(mask):
@@ -149,14 +157,28 @@ class DemandGpu(Thread):
         return {"done": mask}
 
     def poll(self) -> None:
+        """Thousands in a simulated second: no event is made anew, and a load in which nothing arrives is not asked."""
         self.polls += 1
-        self.read_ns = self.turn.now
+        event, self.read_ns = self.reading, self.turn.now
         now, known, busy = self.time_ns, 0, 0
-        for i, load in self.loads.items():
+        shows = -1 if self.frozen_shows else self.real
+        for load in self.arriving:
             load.arrive(now)  # a tick begins with what arrives in it
-            known |= bool(self.known(i)) << i
-            busy |= (load.busy and (self.frozen_shows or bool(self.real >> i & 1))) << i
-        self.tell(lib.CGPU_STEP_EVENT_READ, known=known, busy=busy)
+        for i, load in self.loads.items():
+            if self.known(i):
+                known |= 1 << i
+            if load.arrivals is None or load.queue:
+                busy |= 1 << i
+        event.now_ns, event.known, event.busy = self.read_ns, known, busy & shows
+        lib.cgpu_sched_step(self.turn.t, self.check, self.step, event)
+
+    def _from(self, low: int, high: int) -> int:
+        """As random's randint, in a third of its time."""
+        bits = (high - low + 1).bit_length()
+        found = self.rng.getrandbits(bits)
+        while found > high - low:
+            found = self.rng.getrandbits(bits)
+        return low + found
 
     def run(self, length_ms: float) -> DemandGpu:
         end = self.turn.now + int(length_ms * MS)
@@ -169,11 +191,14 @@ class DemandGpu(Thread):
 
     def _sleep(self, end: int) -> None:
         """To the plan's end or the first reading after which it does not fit."""
-        assert self.step.plan.until_ns > self.turn.now, "a plan that is over at once"
-        until = min(end, self.step.until_ns)
-        while self.turn.now < until and self.step.kind == lib.CGPU_STEP_WAIT:
-            poll_ns = self.step.poll_ns and self.rng.randint(self.step.poll_ns // 2, 3 * self.step.poll_ns // 2)
-            at = max(self.read_ns + poll_ns, self.turn.now) if poll_ns else until
+        step, turn, wait = self.step, self.turn, lib.CGPU_STEP_WAIT
+        assert step.plan.until_ns > turn.now, "a plan that is over at once"
+        until = min(end, step.until_ns)
+        while turn.now < until and step.kind == wait:
+            poll_ns = step.poll_ns
+            if poll_ns:
+                poll_ns = self._from(poll_ns // 2, 3 * poll_ns // 2)
+            at = max(self.read_ns + poll_ns, turn.now) if poll_ns else until
             self.pass_to(min(until, at))
             if poll_ns and at <= until:
                 self.poll()

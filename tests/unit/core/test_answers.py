@@ -152,14 +152,25 @@ def may_map(kind: str, memory: int, device: int, space: int, flags: int = 0) -> 
     return lib.cgpu_call_may_map_dma(ffi.new("struct cgpu_dma_map *", fields))
 
 
-@pytest.mark.parametrize("kind", ["VIDMEM", "PLAIN", "SYSMEM"])
+@pytest.mark.parametrize("kind", ["VIDMEM", "DOORBELL", "SYSMEM"])
 def test_memory_is_mapped_on_its_own_gpu(kind):
     """Video memory in page tables of its own GPU, system memory in those of any; never in two GPUs' at once."""
-    assert may_map(kind, memory=1, device=1, space=1, flags=0xF00FFFFF)
+    assert may_map(kind, memory=1, device=1, space=1, flags=0xF00FFFDF)
     assert may_map(kind, memory=0, device=1, space=1) == (kind == "SYSMEM")
     assert may_map(kind, memory=0xFFFFFFFF, device=1, space=1) == (kind == "SYSMEM"), "of no GPU"
     for memory, device, space in ((0, 0, 1), (1, 0, 1), (0, 1, 0)):
         assert not may_map(kind, memory, device, space)
+
+
+@pytest.mark.parametrize("kind", ["PLAIN", "CHANNEL", "TSG", "DEVICE", "SUBDEVICE", "CLIENT", "COMPUTE", "SHARED_DATA"])
+def test_nothing_but_memory_and_doorbells_is_mapped(kind):
+    assert not may_map(kind, memory=1, device=1, space=1)
+
+
+def test_no_mapping_is_the_kernels_as_well():
+    """NVOS46_FLAGS_KERNEL_MAPPING: it would take BAR1 in no quota."""
+    for kind in ("VIDMEM", "SYSMEM", "DOORBELL"):
+        assert not may_map(kind, memory=1, device=1, space=1, flags=0x20)
 
 
 @pytest.mark.parametrize("flag", P2P_FLAGS)

@@ -244,6 +244,51 @@ def test_setting_it_again_gives_no_new_budget():
     assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.215
 
 
+def test_a_set_of_weight_and_ceiling_gives_no_new_budget():
+    """Each millisecond the ceiling goes and comes back, as where a weight above the ceiling before is set."""
+    sim = gpu((10, 20, busy()))
+    sim.run(500)
+    before = sim.loads[0].got_ns
+    for i in range(1000):
+        sim.turn.set("ceiling", 0, 0)
+        sim.turn.set("weight", 0, 10 + i % 2)
+        sim.turn.set("ceiling", 0, 20)
+        sim.run(1)
+    assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.215
+
+
+def test_a_first_one_begins_with_a_full_budget():
+    """Also where the container has run for long without, or used up one that was taken away."""
+    sim = gpu((10, 0, busy())).run(500)
+    sim.turn.set("ceiling", 0, 20)
+    before = sim.loads[0].got_ns
+    sim.run(20)
+    assert 8 * MS < sim.loads[0].got_ns - before < 10 * MS, "7 ms, and what comes meanwhile"
+
+
+@pytest.mark.parametrize(
+    "naps",
+    [
+        [(50, 1.5, 0.3)],
+        [(10, 1.5, 0.1)] * 5,
+        [(25, 23.5, 19), (25, 50, 5)],
+        [(50, 50, 5)],
+    ],
+    ids=str,
+)
+def test_a_ceiling_that_is_not_reached_changes_nothing(naps):
+    """Of one that sleeps, beside one that always works: no pause, no call and no timeslice is another."""
+
+    def run(ceiling):
+        works = [
+            (weight, ceiling, Load(every(period, length, 0.3 * i))) for i, (weight, period, length) in enumerate(naps)
+        ]
+        sim = gpu((50, 0, busy()), *works).run(3000)
+        return [load.got_ns for load in sim.loads.values()], sim.calls, sim.turn.t.slot[0].timeslice_us
+
+    assert run(99) == run(0)
+
+
 def test_closing_and_opening_gives_no_new_budget():
     sim = gpu((10, 20, busy()), (10, 0, Load(IDLE)))
     sim.run(500)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from corelib import BURST, MS, PREEMPT, SOFT, WEIGHTED, Turn, lib, slots
+from corelib import BURST, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, Turn, lib, slots
 from demandgpu import Load, every
 from test_run_state import BOTH, Closed, gpu
 from test_run_state import DemandGpu as Sim
@@ -20,7 +22,7 @@ class Steps(Load):
     def run(self, now: int, ns: int) -> None:
         super().run(now, ns)
         if not self.queue and self._due is None:
-            self._due = (now + ns + self.gap_ns, self.step_ns)
+            self.expect((now + ns + self.gap_ns, self.step_ns))
 
 
 def percent(*loads: Load, weights: list[int], **more: object) -> Sim:
@@ -90,6 +92,84 @@ def test_a_long_sleep_is_no_claim_to_more_than_04_s():
     assert (sim.loads[0].got_ns - before) / (2000 * MS) > 0.35
 
 
+def by_chance(seed: int, per_s: float, length_ms: float, seconds: int) -> list[tuple[int, int]]:
+    """Requests that come independently of one another."""
+    rng, at_ms, found = random.Random(seed), 0.0, []
+    while at_ms < 1000 * seconds:
+        at_ms += rng.expovariate(per_s / 1000)
+        found.append((int(at_ms * MS), int(length_ms * MS)))
+    return found
+
+
+def mean_p99_us(sim: Sim) -> float:
+    """Of all containers, after the first second."""
+    sim.run(1000)
+    for load in sim.loads.values():
+        load.latency_us.clear()
+    sim.run(29_000)
+    return sum(sim.p99_us(slot) for slot in sim.loads) / len(sim.loads)
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, BURST])
+@pytest.mark.parametrize("seed", [10, 20])
+def test_equal_services_wait_less_than_by_the_drivers_timeslices(policy, seed):
+    """Eight at 8 %: those of a request that come together are served in one timeslice, and none is frozen for them."""
+    loads = [by_chance(seed + i, 16, 5, 30) for i in range(8)]
+    plain = mean_p99_us(gpu(NATIVE, *map(Load, loads)))
+    assert mean_p99_us(gpu(policy, *map(Load, loads), slice_ms=9)) < 0.94 * plain, "switches are free here"
+
+
+@pytest.mark.parametrize(("length_ms", "timeslice_us"), [(5, 16_000), (1, 16_000), (30, 8000)])
+def test_work_that_ends_soon_has_long_timeslices(length_ms, timeslice_us):
+    """Two services at a tenth of the GPU each. Work that does not end in a timeslice is no reason for a longer one."""
+    sim = gpu(WEIGHTED, *[Load(every(10 * length_ms, length_ms, 4.1 * length_ms * i)) for i in range(2)])
+    sim.run(max(1000, 260 * length_ms))
+    assert {sim.turn.t.slot[i].timeslice_us for i in sim.loads} == {timeslice_us}
+
+
+def test_work_that_becomes_longer_loses_its_long_timeslice():
+    """After half as many pieces as points: one of them is no sign."""
+    load = [*every(20, 2, until_ms=1000), *every(100, 30, 1000, until_ms=4000)]
+    sim, seen = gpu(WEIGHTED, Load(load), Load(every(20, 2, 7))).run(1000), []
+    for _ in range(30):
+        seen.append(sim.turn.t.slot[0].timeslice_us)
+        sim.run(100)
+    assert seen[:6] == [16_000] * 6
+    assert seen[-15:] == [8000] * 15
+
+
+def test_closing_the_gpu_makes_no_long_work():
+    """What it ran while its state was unknown is not of the work after it opened the GPU again."""
+    turn = Turn(WEIGHTED, slice_ms=6)
+    one, _ = turn.add(1, channels=1), turn.add(1, channels=1)
+    turn.channels(one, 0)
+    turn.t.slot[one].gpu_ns += 500 * MS
+    turn.channels(one, 1)
+    turn.channels(one, 0)
+    assert turn.t.slot[one].slept_gpu_ns == turn.t.slot[one].gpu_ns
+
+
+def test_a_burst_has_an_end():
+    """One whose work ended soon until now and that works without end is frozen in others' turns after 64 ms."""
+    sim = gpu(WEIGHTED, Load([*every(20, 2, until_ms=1000), (1000 * MS, 60_000 * MS)]), Load(every(20, 2, 7)))
+    sim.run(1000)
+    calls = sim.calls
+    sim.run(60)
+    assert sim.calls == calls
+    sim.run(940)
+    assert sim.calls > calls
+    assert sim.p99_us(1) < 2000 + 16_000
+
+
+def test_the_first_seconds_of_a_gpu_freeze_no_burst():
+    """In the first second one has two parts by requests that came together: over some seconds it has one."""
+    burst = [(14 * j * MS, 5 * MS) for j in range(1, 50)]
+    sim = gpu(PREEMPT, Load(burst), *[Load(every(62.5, 5, 7.1 * i)) for i in range(7)], slice_ms=9).run(200)
+    calls = sim.calls
+    sim.run(500)
+    assert sim.calls == calls
+
+
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
 def test_a_burst_of_requests_is_not_frozen(policy):
     """The one with bursts has two parts in 0.4 s of each second, and less than one over some seconds."""
@@ -137,25 +217,23 @@ class Launches(Load):
 
     def __init__(self, kernels: int, idle_us: int) -> None:
         super().__init__([])
-        self.kernels, self.idle_ns, self.due, self.done, self.began = kernels, idle_us * 1000, 0, 0, 0
+        self.kernels, self.idle_ns, self.due_ns, self.done, self.began = kernels, idle_us * 1000, 0, 0, 0
         self.request_us: list[float] = []
 
     def arrive(self, now: int) -> None:
-        if self.queue or now < self.due:
+        if self.queue or now < self.due_ns:
             return
         if not self.done:
             self.began = now
         self.queue.append((now, 100_000))
-
-    def due_ns(self) -> int | None:
-        return None if self.queue else self.due
+        self.due_ns = None
 
     def run(self, now: int, ns: int) -> None:
         super().run(now, ns)
         if self.queue:
             return
         self.done = (self.done + 1) % self.kernels
-        self.due = now + ns + (20_000 if self.done else self.idle_ns)
+        self.due_ns = now + ns + (20_000 if self.done else self.idle_ns)
         if not self.done:
             self.request_us.append((now + ns - self.began) / 1000)
 
@@ -248,7 +326,7 @@ def test_a_ceiling_by_timeslices_needs_timeslices_in_force():
 
     assert not frozen(timeslices=True)
     assert frozen(timeslices=False)
-    assert frozen(timeslices=True, slow=8)
+    assert frozen(timeslices=True, slow=72), "nine slow freezes in a row"
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, SOFT, BURST])

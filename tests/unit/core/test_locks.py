@@ -12,7 +12,8 @@ SOURCES = [
     if "core" not in path.relative_to(ROOT / "cgpu_km").parts
 ]
 MEMBER = re.compile(r"^\tstruct (mutex|rw_semaphore) (\w+);|^\t(spinlock)_t (\w+);")
-STATIC = re.compile(r"^(?:static )?DEFINE_(MUTEX|SPINLOCK)\((\w+)\);")
+STATIC = re.compile(r"^(?:static )?(?:DEFINE|DECLARE)_(MUTEX|SPINLOCK|RWSEM)\((\w+)\);")
+KINDS = {"MUTEX": "mutex", "SPINLOCK": "spinlock", "RWSEM": "rw_semaphore"}
 TAKEN = re.compile(r"\b(?:mutex_lock\w*|down_read|down_write)\(&(?:\w+(?:->|\.))*(\w+)[,)]")
 
 
@@ -30,7 +31,7 @@ def declared() -> dict[str, str]:
                 kind, name = member[1] or member[3], member[2] or member[4]
                 found[f"{inside}.{name}"] = kind
             elif static := STATIC.match(line):
-                found[static[2]] = static[1].lower()
+                found[static[2]] = KINDS[static[1]]
     return found
 
 

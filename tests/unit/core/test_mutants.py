@@ -14,6 +14,8 @@ from pathlib import Path
 import _build
 import pytest
 
+from cgpu_common.policies import Policy
+
 HERE = Path(__file__).parent
 ALL = sorted((HERE / "mutants").glob("*.patch"))
 FAILED = 1  # pytest's exit status when tests ran and some failed
@@ -77,6 +79,21 @@ def test_the_core_as_it_is_passes_this_way(objects, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_every_policy_has_its_mutants():
-    touched = {name for patch in PATCHES for name in re.findall(r"^\+\+\+ b/core/(\w+)\.c", patch.read_text(), re.M)}
-    assert touched >= {path.stem for path in _build.CORE.glob("policy_*.c")}
+TOUCHED = {name for path in ALL for name in re.findall(r"^\+\+\+ b/core/policy_(\w+)\.c", path.read_text(), re.M)}
+UNTOUCHED = [policy for policy in Policy if policy.name.lower() not in TOUCHED]
+
+
+@pytest.mark.parametrize("policy", sorted({Policy.NATIVE, *UNTOUCHED}))
+def test_a_policy_with_another_engine_is_noticed(policy, objects, tmp_path):
+    """By the table of policies.md. Each policy without a patch in mutants/ has at least this mutant."""
+    other = "soft" if policy is Policy.NATIVE else "native"
+    row = "\tCGPU_POLICIES(CGPU_POLICY_ROW)\n"
+    text = (_build.CORE / "policy.c").read_text()
+    assert text.count(row) == 1
+    shutil.copytree(_build.CORE, tmp_path / "core")
+    shutil.copy(_build.ROOT / "cgpu_km/uapi.h", tmp_path)
+    source = tmp_path / "core/policy.c"
+    source.write_text(text.replace(row, f"{row}\t[{policy:d}] = &cgpu_policy_{other},\n"))
+    mutant = library(objects | {source.name: compiled(source, tmp_path)}, tmp_path)
+    done = run_tests(mutant, ["test_policy_table.py", "-k", f"test_the_table and {policy:d}-"])
+    assert done.returncode == FAILED, f"{done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -33,5 +33,5 @@ def test_the_page_has_no_other_names():
 def test_the_page_says_where_it_matters():
     """Whatever a call changes has more than a heading."""
     changes = PAGE.split("## It changes an object")[1]
-    for name in ("UVM_ALLOC_SEMAPHORE_POOL", "UVM_REGISTER_CHANNEL", "NVA06F_CTRL_CMD_BIND"):
+    for name in ("UVM_ALLOC_SEMAPHORE_POOL", "UVM_REGISTER_CHANNEL", "NV503C_CTRL_CMD_REGISTER_VA_SPACE"):
         assert re.search(rf"^- .*{name}.*: \w", changes, re.M)

@@ -61,6 +61,39 @@ def test_a_pause_uses_up_no_ceiling_and_no_budget():
     assert turn.t.prio_budget_ns >= budget
 
 
+def test_a_pause_is_no_work():
+    """Nothing runs while the driver sleeps: no GPU time, no wait, and after it each has what it had lately."""
+    turn, all_ = full(WEIGHTED)
+    turn.set("paused", 1)
+    turn.step()
+
+    def seen():
+        recent = [turn.t.slot[slot].recent_ns[0] for slot in all_], turn.t.recent_all_ns[0]
+        return [(turn.stat(slot).gpu_ns, turn.stat(slot).wait_ns) for slot in all_], recent
+
+    before = seen()
+    turn.now += 3_000_000_000
+    assert seen() == before
+    turn.set("paused", 0)
+    assert seen() == before
+    turn.step()
+    turn.timeline(100)
+    assert seen() != before
+
+
+def test_a_pause_during_a_hold_has_no_end():
+    """A sample that is due freezes none, and is no reason for another plan."""
+    turn, (one, two, *_) = full(WEIGHTED)
+    lib.cgpu_hold_at_samples(turn.t, 1 << one, turn.now, 200_000_000)
+    turn.step()
+    turn.set("paused", 1)
+    for _ in range(50):
+        plan = turn.step()
+        assert plan.until_ns == NEVER
+        assert plan.run_mask >> one & plan.run_mask >> two & 1
+        turn.now += 5_000_000
+
+
 def test_a_container_that_opens_the_gpu_meanwhile_is_frozen_afterwards():
     turn, _ = full(WEIGHTED)
     turn.set("paused", 1)

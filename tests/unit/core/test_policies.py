@@ -17,7 +17,7 @@ def slices(engine, weight: int) -> int:
 
 
 def test_each_number_has_a_row_and_an_engine():
-    assert list(TABLE) == list(Policy) == list(range(C.CGPU_POLICY_MAX + 1))
+    assert list(TABLE) == list(Policy) == list(range(lib.CGPU_POLICY_COUNT))
     assert lib.cgpu_policy_get(len(TABLE)) == ffi.NULL
     assert [facts.name for facts in TABLE.values()] == [policy.name.lower() for policy in Policy]
 

@@ -219,7 +219,7 @@ def test_all_events_have_their_lines():
 
 # (what is written, errno) -> tries of it, on a GPU with max_inst 6 and weights 2 and 2.
 REFUSED = {
-    ("policy", "EINVAL"): [lambda t: t.set("policy", 7), lambda t: t.set("policy", 2**32)],
+    ("policy", "EINVAL"): [lambda t: t.set("policy", len(POLICIES)), lambda t: t.set("policy", 2**32)],
     ("policy", "EBUSY"): [lambda t: t.set("policy", 2)],
     ("policy", "EOPNOTSUPP"): [lambda t: t.set("policy", 4)],
     ("weight", "EINVAL"): [lambda t: t.set("weight", 0, 7), lambda t: t.set("weight", 0, 2**32 + 1)],

@@ -2,7 +2,7 @@
 """Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
 
 import pytest
-from corelib import FREEZE, MS, PREEMPT, WEIGHTED, Turn
+from corelib import FREEZE, MS, PREEMPT, WEIGHTED, Turn, lib
 from demandgpu import DemandGpu, Load, every
 from simgpu import A100, STEADY, US, Control, TimeslicedGpu
 
@@ -100,6 +100,7 @@ class Long(DemandGpu):
     """Kernels of slot 0 run to their end; the run state is read."""
 
     kernel_ns = 0
+    chooses = True
 
     def rest_ns(self):
         return -self.loads[0].got_ns % self.kernel_ns if self.on == 0 else 0
@@ -148,3 +149,13 @@ def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
     assert first.freezes == second.freezes == 128
     turn.delete(bad)
     assert turn.add(channels=1) == bad and turn.t.slot[bad].freezes == 0
+
+
+@pytest.mark.parametrize(("took_ms", "points"), [(1, 0), (3, 8), (8, 8), (9, 96), (500, 96)])
+def test_one_freeze_beyond_the_drivers_tail_is_proof(took_ms, points):
+    """Where timeslices hold high priority it is hardly frozen: a second proof may never come."""
+    turn = Turn(PREEMPT, slice_ms=6, switch_us=70)
+    slot = turn.add(channels=1)
+    lib.cgpu_resist_note(turn.t, 1 << slot, int(took_ms * MS))
+    assert turn.t.slot[slot].slow_freezes == points
+    assert lib.cgpu_resist_is_slow(turn.t, turn.t.slot + slot) == (points == 96)

@@ -31,6 +31,18 @@ def test_an_idle_openers_time_is_lent(policy):
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_a_crowd_beside_high_priority_keeps_the_drivers_timeslices(policy):
+    """It is frozen while high priority works. In timeslices of two switches it lost a third of the rest."""
+    sim = gpu(policy, Load(every(20, 2)), Load(), high=(0,), tsgs=[1, 6])
+    sim.run(100)
+    seen = set()
+    for _ in range(400):
+        sim.run(1)
+        seen.add((sim.turn.t.run_mask >> 1 & 1, sim.turn.t.slot[1].timeslice_us))
+    assert seen == {(0, 0), (1, 0)}
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
 def test_three_small_ones_lose_little(policy):
     small = [Load(every(100, 3, 20 + 7 * i)) for i in range(3)]
     sim = gpu(policy, Load(), *small).run(4000)
@@ -153,19 +165,17 @@ def depth_one(kernel_us, gap_us):
 class Closed(Load):
     def __init__(self, kernel_us, gap_us):
         super().__init__([])
-        self.kernel_ns, self.gap_ns, self.due = kernel_us * 1000, gap_us * 1000, 0
+        self.kernel_ns, self.gap_ns, self.due_ns = kernel_us * 1000, gap_us * 1000, 0
 
     def arrive(self, now):
-        if not self.queue and now >= self.due:
+        if not self.queue and now >= self.due_ns:
             self.queue.append((now, self.kernel_ns))
-
-    def due_ns(self):
-        return None if self.queue else self.due
+            self.due_ns = None
 
     def run(self, now, ns):
         super().run(now, ns)
         if not self.queue:
-            self.due = now + ns + self.gap_ns
+            self.due_ns = now + ns + self.gap_ns
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])

@@ -4,7 +4,7 @@
 import random
 
 import pytest
-from corelib import FIXED, FREEZE, MS, NATIVE, NEVER, POLICIES, PREEMPT, SOFT, TIMESLICE, Thread, Turn, ffi, lib
+from corelib import BURST, FIXED, FREEZE, MS, NATIVE, NEVER, POLICIES, PREEMPT, SOFT, TIMESLICE, Thread, Turn, ffi, lib
 from statepage import STEP_HOLDS, STEP_WORDS, broken, fields
 
 PLAN, DONE, READ = lib.CGPU_STEP_EVENT_PLAN, lib.CGPU_STEP_EVENT_DONE, lib.CGPU_STEP_EVENT_READ
@@ -104,6 +104,98 @@ def test_timeslices_that_go_on_with_the_next_plan_wait_for_their_restart():
     assert one.asked == [SLICES, RESTARTS]
 
 
+def opened(policy=SOFT, tsgs=2, **other):
+    """A container beside another one, after its first plans and a second."""
+    made = Shell(Turn(policy, slice_ms=5))
+    made.turn.add(1, channels=1, **other)
+    slot = made.turn.add(1, channels=tsgs)
+    while not made.plan():
+        pass
+    made.turn.now += 1000 * MS
+    while not made.plan():
+        pass
+    return made, slot
+
+
+def asked_in(one, length_ms, each_ms=0.0, event=lambda number: None, answers=None):
+    """How often each call was made in so long, with an event each so often."""
+    asked, end, number = [], one.turn.now + length_ms * MS, 0
+    due = one.turn.now if each_ms else NEVER
+    one.answers = answers or {}
+    while one.turn.now < end:
+        if one.plan():
+            one.turn.now = max(one.turn.now, min(one.step.until_ns, due, end))
+        asked += one.asked
+        if one.turn.now >= due:
+            number += 1
+            event(number)
+            due = one.turn.now + int(each_ms * MS)
+    return {kind: asked.count(kind) for kind in set(asked)}
+
+
+@pytest.mark.parametrize("weight", [1, 0])
+@pytest.mark.parametrize(("policy", "other"), [(SOFT, {}), (PREEMPT, {"highprio": 1})])
+def test_a_channel_makes_no_call(policy, other, weight):
+    """Of a TSG that has its timeslice, frozen or not: it comes and goes, each 2 ms."""
+    one, slot = opened(policy, **other)
+    one.turn.set("weight", slot, weight)
+    asked_in(one, 1000)
+    assert SLICES not in asked_in(one, 1000)
+    asked = asked_in(one, 1000, 2, lambda number: one.turn.channels(slot, 2 + number % 2, 2))
+    assert not {SLICES, RESTARTS} & set(asked)
+
+
+def test_a_restart_comes_for_a_timeslice_that_was_set_only():
+    one, slot = opened()
+    one.turn.channels(slot, 3, 3)
+    assert set(asked_in(one, 100, answers={SLICES: {"called": 0}})) == {SLICES}
+    one.turn.channels(slot, 3, 3)
+    assert asked_in(one, 100)[RESTARTS] == 1
+
+
+def test_restarts_for_new_tsgs_are_apart():
+    """The first at once. A TSG comes and one goes, so that the timeslice stays; each is set soon."""
+    one, slot = opened()
+    began = one.turn.now
+    one.turn.channels(slot, 2, 2)
+    assert asked_in(one, 2) == {SLICES: 1, RESTARTS: 1}
+    assert began <= one.turn.t.restarted_ns < began + 2 * MS
+    asked = asked_in(one, 1000, 2, lambda number: one.turn.channels(slot, 2, 2))
+    assert 45 <= asked[RESTARTS] <= 50
+    assert asked[SLICES] >= 300
+    asked_in(one, 100)
+    for _ in range(2):
+        one.turn.channels(slot, 2, 2)
+        assert asked_in(one, 2)[SLICES] == 1, "its timeslice"
+    assert one.turn.t.unrestarted_mask == 1 << slot
+    assert asked_in(one, 30)[RESTARTS] == 1, "and its restart, though nothing else happens"
+    assert one.turn.t.unrestarted_mask == 0
+
+
+def test_a_change_of_the_policy_does_not_wait_for_its_restart():
+    one, slot = opened()
+    one.turn.channels(slot, 2, 2)
+    assert asked_in(one, 2)[RESTARTS] == 1
+    one.turn.channels(slot, 2, 2)
+    assert RESTARTS not in asked_in(one, 2)
+    one.turn.set("policy", PREEMPT)
+    one.turn.set("highprio", 0, 1)
+    assert asked_in(one, 2)[RESTARTS] == 1
+    assert one.turn.t.unrestarted_mask == 0, "one restart is for all"
+
+
+def test_a_restart_that_is_put_off_and_then_refused_is_repeated():
+    one, slot = opened()
+    for _ in range(2):
+        one.turn.channels(slot, 2, 2)
+        asked_in(one, 2)
+    refused = {SLICES: {"called": 0}, RESTARTS: {"done": 0, "refused_ns": CALL}}
+    assert 3 <= asked_in(one, 100, answers=refused)[RESTARTS] <= 8
+    assert one.turn.t.ts_failed_mask == 1 << slot
+    assert asked_in(one, 100, answers={SLICES: {"called": 0}})[RESTARTS] == 1
+    assert (one.turn.t.ts_failed_mask, one.turn.t.unrestarted_mask) == (0, 0)
+
+
 @pytest.mark.parametrize("refused_ns", [0, CALL])
 def test_without_its_restart(refused_ns):
     """Refused, no call took effect, and all are repeated; on no channel, nothing can run, and they count as made."""
@@ -161,6 +253,143 @@ def test_an_answer_to_nothing_changes_nothing():
     assert (raw(one.step), bytes(ffi.buffer(one.turn.t))) == (before, state)
 
 
+class Faulty(Shell):
+    """Thaws of @bad fail, of those of @part for some channels only. @real_ns: how long each slot ran."""
+
+    bad = part = 0
+
+    def __init__(self, turn):
+        super().__init__(turn)
+        self.real, self.real_ns = set(), dict.fromkeys(range(25), 0)
+
+    def pass_to(self, until):
+        for slot in self.real:
+            self.real_ns[slot] += (until - self.turn.now) // len(self.real)
+        self.turn.now = until
+
+    def answer(self, kind, mask):
+        self.asked.append(kind)
+        self.pass_to(self.turn.now + CALL // 2)
+        failed = mask & self.bad if kind == THAWS else 0
+        if kind == THAWS:
+            self.real |= {slot for slot in range(25) if (mask & ~failed | failed & self.part) >> slot & 1}
+        elif kind == FREEZES:
+            self.real -= {slot for slot in range(25) if mask >> slot & 1}
+        self.pass_to(self.turn.now + CALL // 2)
+        return {"done": mask & ~failed, "part": failed & self.part if kind == THAWS else 0}
+
+    def run(self, length_ms):
+        end = self.turn.now + length_ms * MS
+        while self.turn.now < end:
+            if self.plan():
+                self.pass_to(min(self.step.until_ns, end))
+            assert broken(self.turn.t) == []
+
+
+def faulty(policy, count, **what):
+    one = Faulty(Turn(policy, slice_ms=5, max_inst=100 if policy == BURST else 4))
+    for _ in range(count):
+        one.turn.add(10 if policy == BURST else 1, channels=1)
+    for name, value in what.items():
+        setattr(one, name, value)
+    return one
+
+
+def test_a_container_alone_whose_thaw_fails_for_some_channels_has_its_ceiling():
+    one = faulty(BURST, 1, bad=1, part=1)
+    one.turn.set("ceiling", 0, 10)
+    one.run(10_000)
+    assert one.turn.t.slot[0].failed > 10
+    assert one.turn.stat(0).gpu_ns == pytest.approx(one.real_ns[0], rel=0.1)
+    assert 900 * MS < one.real_ns[0] < 1500 * MS
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_channels_that_a_failed_thaw_let_run_are_charged_and_frozen_at_the_end_of_the_turn(count):
+    one = faulty(PREEMPT, count, bad=1, part=1)
+    one.run(4000)
+    got = [one.real_ns[slot] / sum(one.real_ns.values()) for slot in range(count)]
+    assert got == pytest.approx([1 / count] * count, rel=0.1)
+    assert one.turn.stat(0).gpu_ns == pytest.approx(one.real_ns[0], rel=0.1)
+    assert one.turn.stat(0).failed > 10
+    assert one.turn.stat(0).unsure_ns > 0
+
+
+def test_a_thaw_that_fails_for_all_channels_later_takes_none_of_those_that_run():
+    one = faulty(PREEMPT, 1, bad=1, part=1)
+    one.run(20)
+    assert (one.turn.t.part_thawed_mask, one.turn.t.run_mask & 1) == (1, 1)
+    one.part = 0
+    one.run(200)
+    assert (one.turn.t.part_thawed_mask, one.turn.t.run_mask & 1) == (1, 1)
+    one.bad = 0
+    one.run(200)
+    assert (one.turn.t.part_thawed_mask, one.turn.t.freeze_unknown_mask, one.turn.t.run_mask & 1) == (0, 0, 1)
+
+
+def test_a_freeze_does_not_wait_until_a_thaw_is_repeated():
+    one = faulty(PREEMPT, 2, bad=1, part=1)
+    one.turn.set("slice_us", 20_000)
+    while 0 not in one.real:
+        one.run(1)
+    began = one.turn.now
+    one.turn.t.slot[0].retry_ns = began + 1000 * MS
+    while 0 in one.real:
+        one.run(1)
+    assert one.turn.now - began < 25 * MS
+
+
+def test_a_channel_that_is_refused_puts_off_no_other_ones_freeze():
+    """All calls for slot 0 fail, now once in 64 ms. The freeze of slot 1 fails once, and is repeated after 1 ms."""
+    turn = Turn(PREEMPT, slice_ms=5)
+    for _ in range(3):
+        turn.add(channels=1)
+    turn.now = turn.step().until_ns
+
+    def go_on(fails=0):
+        """To the next plan with calls, of which freezes of @fails, and all for slot 0, are refused."""
+        while not (plan := turn.next()).freeze_mask | plan.thaw_mask | plan.timeslice_mask:
+            assert plan.until_ns > turn.now, "nothing is called for, and nothing is waited for"
+            turn.now = plan.until_ns
+        bad = (plan.freeze_mask | plan.thaw_mask) & 1 | plan.freeze_mask & fails
+        turn.ack(plan, run_mask=plan.run_mask ^ bad)
+        return plan
+
+    def until_called(mask, fails=0):
+        for _ in range(300):
+            if go_on(fails).freeze_mask & mask:
+                return
+        pytest.fail("no freeze")
+
+    while turn.t.slot[0].retries < 6:
+        go_on()
+    until_called(2, fails=2)
+    failed = turn.now
+    assert turn.t.freeze_unknown_mask == 0b11
+    until_called(2)
+    assert turn.now - failed == MS
+    assert turn.t.slot[1].retries == 0
+    until_called(1)
+    assert turn.now - failed > 10 * MS, "slot 0 is not called for more often by that"
+
+
+def test_a_hand_over_of_others_says_nothing_of_a_call_that_failed():
+    """One that could not be frozen runs on and is charged."""
+    turn = Turn(PREEMPT, slice_ms=5)
+    for _ in range(3):
+        turn.add(channels=1)
+    turn.now = turn.step().until_ns
+    plan = turn.next()
+    assert (plan.freeze_mask, plan.thaw_mask) == (0b001, 0b010)
+    turn.ack(plan, run_mask=0b011)
+    turn.t.slot[0].retry_ns = turn.now + 1000 * MS
+    while not (plan := turn.next()).thaw_mask:
+        turn.now = plan.until_ns
+    assert (plan.freeze_mask, plan.thaw_mask) == (0b010, 0b100)
+    turn.ack(plan)
+    assert (turn.t.run_mask, turn.t.freeze_unknown_mask) == (0b101, 0b001)
+
+
 class Twin(Shell):
     """Beside the machine, what it does in few words: a plan, all its calls, one acknowledgement to a second state."""
 
@@ -201,6 +430,8 @@ class Twin(Shell):
         ack.thawed_ns, ack.frozen_ns = (one.get("end", begin) + shift for one in (thaw, freeze))
         ack.restarted_ns = (restart["begin"] + restart["end"]) // 2 if restart["done"] else 0
         ack.timeslice_mask = 0 if undone else slices["done"]
+        if undone or RESTARTS not in self.answered:
+            ack.unrestarted_mask = slices["done"] & plan.timeslice_mask | plan.unrestarted_mask
         failed = (
             plan.freeze_mask & ~(0 if undone else freeze["done"]),
             plan.thaw_mask & ~(0 if undone else thaw["done"]),

@@ -2,7 +2,9 @@
 """The call table: order, ranges, what must never be passed, and the look-ups against a plain search of the rows."""
 
 import itertools
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import calltable
 import pytest
@@ -13,11 +15,9 @@ from hypothesis import strategies as st
 
 ROWS = {kind: calltable.table(kind) for kind in calltable.KINDS}
 ALL = [r for rows in ROWS.values() for r in rows]
-CONTROL_VERDICTS = {
-    *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
-    *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
-    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE", "GPU_ID", "PEERS"),
-}
+RM_CONTROL = (Path(__file__).resolve().parents[3] / "cgpu_km/intercept/rm_control.c").read_text()
+#: REFUSE needs none.
+CONTROL_VERDICTS = {"REFUSE", *re.findall(r"^\t\[CGPU_(\w+)\]\s*= \w+,$", RM_CONTROL, re.MULTILINE)}
 ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
 ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP", "RENAME_MAP"}
 ESCAPE_VERDICTS |= {"KEEP_GPUS", "ANSWER_OK"}
@@ -169,7 +169,7 @@ def test_copied_in_rows_are_those_that_are_read():
     """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
     reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
-    reading |= {"ADDR_SPACE", "GPU_ID", "PEERS"}
+    reading |= {"ADDR_SPACE", "GPU_ID", "PEERS", "BIND"}
     assert {r.number for r in ROWS["control"] if r.copied_in} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
@@ -217,8 +217,9 @@ def test_dangerous_control_is_not_passed(number):
 def test_controls_with_a_file_descriptor():
     """The redirected look-up keeps the file inside the container; what it then carries needs a handler."""
     kept = {r.number: r.verdict for r in ROWS["control"] if r.fd_kind != "NONE" and not r.refused}
-    passed = {0x3D08: "PASS", 0x3D0A: "PASS"}  # asks, or makes an empty carrier
-    assert kept == passed | {0x3D05: "EXPORT", 0x3D06: "IMPORT", 0x3D0B: "EXPORT", 0x3D0C: "IMPORT"}
+    passed = {0x3D08: "PASS"}  # asks
+    exports = dict.fromkeys((0x3D05, 0x3D0A, 0x3D0B), "EXPORT")  # 0x3D0A makes a carrier, with places for objects
+    assert kept == passed | exports | dict.fromkeys((0x3D06, 0x3D0C), "IMPORT")
     assert all(r.copied_in for r in ROWS["control"] if r.verdict in ("EXPORT", "IMPORT"))
 
 
@@ -288,17 +289,38 @@ def test_only_charged_kinds_are_video_memory():
     assert {r.number for r in ROWS["class"] if r.verdict == "VIDMEM"} == {C.NV01_MEMORY_LOCAL_USER}
 
 
-@given(st.integers(0, 2**32 - 1) | st.integers(0, 0x60))
-def test_the_engine_of_a_channel(number):
-    """NV2080_ENGINE_TYPE_* of class/cl2080_notification.h, of 535 to 595; 0 is GR0 to the driver."""
+@given(st.integers(0, 2**32 - 1) | st.integers(0, 0x60), st.sampled_from([0, 2**64 - 1]) | st.integers(0, 2**64 - 1))
+def test_the_engine_of_a_channel(number, copies):
+    """NV2080_ENGINE_TYPE_* of class/cl2080_notification.h, of 535 to 595; 0 is GR0 to the driver.
+
+    What is not known to have a runlist of its own may be on that of graphics: a copy engine that is no asynchronous
+    one, and a number of no engine (kfifoGetDefaultRunlist() of the driver).
+    """
+    engines = [*range(0x9, 0x13), *range(0x34, 0x3E)]
     want = {
-        **dict.fromkeys(range(9), lib.CGPU_ENGINE_GR),
+        **{engine: lib.CGPU_ENGINE_OTHER for n, engine in enumerate(engines) if copies >> n & 1},
         **dict.fromkeys(range(0x13, 0x1B), lib.CGPU_ENGINE_NVDEC),
         **dict.fromkeys((0x1B, 0x1C, 0x1D, 0x3F), lib.CGPU_ENGINE_NVENC),
         **dict.fromkeys(range(0x2B, 0x33), lib.CGPU_ENGINE_NVJPG),
         **dict.fromkeys((0x33, 0x3E), lib.CGPU_ENGINE_OFA),
     }
-    assert lib.cgpu_call_engine(number) == want.get(number, lib.CGPU_ENGINE_OTHER)
+    assert lib.cgpu_call_engine(number, copies) == want.get(number, lib.CGPU_ENGINE_GR)
+    shared = {engine for n, engine in enumerate(engines) if copies and not copies >> n & 1}
+    assert lib.cgpu_call_on_graphics(number, copies) == (number <= 8 or number in shared), "else unknown"
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+@given(st.data())
+def test_the_asynchronous_copy_engines(branch, data):
+    """CE_GET_ALL_CAPS: those that exist and are not of graphics' runlist (GRCE), by each branch's own form."""
+    (size,) = {r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_CE_GET_ALL_CAPS and r.holds(branch)}
+    engines = 32 if branch < 545 else 64
+    assert size == engines * 2 + engines // 8 <= C.NV_CE_CAPS_SIZE
+    present, grce = (data.draw(st.integers(0, 2**engines - 1)) for _ in range(2))
+    other = data.draw(st.integers(0, 0x7F)) << 1
+    caps = b"".join(bytes([other | (grce >> n & 1), 0xFF]) for n in range(engines))
+    got = lib.cgpu_call_async_copies(caps + present.to_bytes(engines // 8, "little"), size)
+    assert got == present & ~grce
 
 
 def test_a_session_is_of_the_engine_that_its_class_names():

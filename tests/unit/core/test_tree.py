@@ -116,23 +116,53 @@ def test_levels_are_bounded(tree):
     assert tree.tree.objects == C.CGPU_TREE_DEPTH
 
 
-def test_only_memory_and_subdevices_are_depended_on(tree):
+def test_what_is_depended_on(tree):
     group = tree.add(lib.CGPU_KIND_TSG, tree.device)
     page = tree.add(lib.CGPU_KIND_SYSMEM, tree.device)
     peers = tree.add(lib.CGPU_KIND_PEERS, tree.client)
     subdevice = tree.add(lib.CGPU_KIND_SUBDEVICE, tree.device)
     stray = tree.add(lib.CGPU_KIND_SUBDEVICE, peers)
+    notifier = tree.add(lib.CGPU_KIND_NOTIFIER, tree.device, page)
     for kind, parent, dep in (
         (lib.CGPU_KIND_PEERS, tree.client, tree.device),
         (lib.CGPU_KIND_PEERS, tree.client, stray),
         (lib.CGPU_KIND_SUBDEVICE, tree.device, subdevice),
         (lib.CGPU_KIND_CHANNEL, group, group),
+        (lib.CGPU_KIND_PEERS, tree.client, notifier),
+        (lib.CGPU_KIND_NOTIFIER, tree.device, notifier),
         (lib.CGPU_KIND_SYSMEM, tree.device, page),
         (lib.CGPU_KIND_SYSMEM, group, None),
         (lib.CGPU_KIND_VIDMEM, tree.client, None),
     ):
         assert lib.cgpu_tree_add(tree.tree, tree.new(kind, *[dep] * bool(dep)), parent) == -errno.EINVAL
-    assert tree.tree.objects == 7
+    assert tree.tree.objects == 8
+
+
+def test_a_channel_goes_with_its_notifiers_memory(tree):
+    """The driver frees a notifier with its memory, and the firmware writes on where the channel's was."""
+    page = tree.add(lib.CGPU_KIND_SYSMEM, tree.device)
+    for root in (page, None):
+        notifier = tree.add(lib.CGPU_KIND_NOTIFIER, tree.device, page)
+        channel = tree.add(lib.CGPU_KIND_CHANNEL, tree.device, ffi.NULL, notifier)
+        root = root or notifier
+        lib.cgpu_tree_pin(channel)
+        assert [lib.cgpu_tree_free_begin(obj) for obj in (page, notifier)] == [-errno.EBUSY] * 2, "a call uses it"
+        lib.cgpu_tree_unpin(channel)
+        assert lib.cgpu_tree_free_begin(root) == 0
+        assert [live(channel), live(notifier), live(page)] == [False, False, root == notifier]
+        lib.cgpu_tree_free_cancel(root)
+        lib.cgpu_tree_unpin(root)
+        assert all(live(obj) for obj in (page, notifier, channel))
+        assert (page.pins_within, notifier.pins_within, channel.pins_within) == (0, 0, 0)
+        if root == page:
+            lib.cgpu_tree_pin(channel)
+        gone = tree.remove(root)
+        assert gone == [obj.hobject for obj in (channel, notifier, page)[: 3 if root == page else 2]]
+        if root == page:
+            assert lib.cgpu_tree_unpin(channel), "the last use of it"
+            page = tree.add(lib.CGPU_KIND_SYSMEM, tree.device)
+    assert tree.tree.objects == 3
+    assert page.pins_within == tree.device.pins_within == 0
 
 
 def test_peers_go_with_the_subdevice_of_either_gpu(tree):

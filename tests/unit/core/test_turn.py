@@ -864,8 +864,8 @@ def moved(turn, control, yes):
     return lib.cgpu_sched_control_moved(turn.t, control, yes, turn.now)
 
 
-@pytest.mark.parametrize(("policy", "control"), [(p, FREEZE) for p in FREEZING] + [(SOFT, TIMESLICE)])
-def test_an_ineffective_control_is_doubted_then_taken_away(policy, control):
+@pytest.mark.parametrize("policy", FREEZING)
+def test_ineffective_freezing_is_doubted_then_taken_away(policy, control=FREEZE):
     turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
     turn.step()
     assert moved(turn, control, 0) == policy
@@ -887,7 +887,18 @@ def test_one_control_says_nothing_of_the_other():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
     turn.step()
     assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
-    assert (turn.t.controls, turn.t.ineffective) == (FREEZE, TIMESLICE)
+    assert enforced(turn, a, b) == [1, 1]
+
+
+def test_timeslices_are_doubted_and_not_taken_away():
+    """A container that leaves the GPU by itself shows the same."""
+    turn, (a, b) = opened_turn(SOFT, [(1, 1), (1, 1)])
+    turn.step()
+    for _ in range(5):
+        assert moved(turn, TIMESLICE, 0) == SOFT
+        assert enforced(turn, a, b) == [0, 0]
+    assert (turn.t.controls, turn.t.ineffective) == (FREEZE | TIMESLICE, 0)
+    assert moved(turn, TIMESLICE, 1) == SOFT
     assert enforced(turn, a, b) == [1, 1]
 
 
@@ -1202,6 +1213,10 @@ def slot_weights(t):
     t.slot[0].weight = t.max_inst
 
 
+def slot_retries(t):
+    t.slot[0].retries = 7
+
+
 def free_slot_with_weight(t):
     t.slot[5].channels = 1
 
@@ -1213,16 +1228,16 @@ UNSOUND = [
     *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
     *((mask, 1 << 25) for mask in ("run_mask", "planned_mask", "freeze_unknown_mask", "new_mask", "touched_mask",
                                    "ts_dirty_mask", "ts_failed_mask", "held_mask", "known_mask", "busy_mask",
-                                   "asleep_mask", "timesliced", "wait_mask")),
+                                   "asleep_mask", "timesliced", "wait_mask", "unrestarted_mask",
+                                   "part_thawed_mask")),
     ("controls", 4),
-    ("fails", 7),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "spoil",
     [lambda t, n=name, v=value: setattr(t, n, v) for name, value in UNSOUND]
-    + [group_owner, group_pos, group_members, slot_highprio, slot_weights, free_slot_with_weight],
+    + [group_owner, group_pos, group_members, slot_highprio, slot_weights, slot_retries, free_slot_with_weight],
 )
 def test_a_state_out_of_range_is_not_taken_over(spoil):
     turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
 """High priority without a run state: what the driver's utilisation samples show of it, and what follows."""
 
+from random import Random
+
 import pytest
 from checkgpu import CheckGpu
 from corelib import BURST, FAIR, FIXED, MS, NEVER, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, Thread, Turn, ffi, lib, slots
+from simgpu import Control, SimGpu
 
 PERIOD = 200 * MS  # of the driver's samples
 
@@ -71,6 +74,67 @@ def test_high_priority_that_uses_little_is_not_frozen(policy, on):
     plan = gpu.turn.next()
     assert (plan.timeslice_us[gpu.high], plan.timeslice_us[gpu.low[0]]) == (8192, 512)
     assert plan.until_ns < NEVER, "another thread takes the samples"
+
+
+@pytest.mark.parametrize(("tsgs", "long_us"), [(1, 8192), (2, 8192), (3, 5461), (4, 4096), (8, 2048)])
+@pytest.mark.parametrize("prio_ratio", [80, 95])
+def test_several_processes_that_use_little_have_longer_timeslices(prio_ratio, tsgs, long_us):
+    """A request then ends within few of them. Together they are 32 times those of the others at most."""
+    gpu = Sampled(prio_ratio, tsgs=tsgs)
+    gpu.run(10, idle)
+    plan = gpu.turn.next()
+    assert (plan.timeslice_us[gpu.high], plan.timeslice_us[gpu.low[0]]) == (long_us, 512)
+    gpu.run(20, high)
+    whole_us = 65536 if prio_ratio == 80 else 8192
+    assert gpu.turn.next().timeslice_us[gpu.high] == whole_us // tsgs, "it always works: as before"
+
+
+@pytest.mark.parametrize("others", [2, 4, 10])
+def test_a_slow_freeze_of_another_one_freezes_no_high_priority(others):
+    """By timeslices alone, and one call in a thousand is the driver's tail: no period is needed for that."""
+    turn = Turn(PREEMPT, slice_ms=6, switch_us=205)
+    turn.set("prio_ratio", 95)
+    high = turn.add(highprio=1, channels=1)
+    for _ in range(others):
+        turn.add(channels=1)
+    gpu = SimGpu(turn, Control(p50_us=400, tail=0.001))
+    gpu.run(1000)
+    before, slow = turn.stat(high).wait_ns, 0
+    for _ in range(200):
+        gpu.run(100)
+        slow += any(turn.t.slot[i].slow_freezes for i in range(1, others + 1))
+    assert slow and turn.stat(high).wait_ns == before
+
+
+def test_a_period_ends_where_timeslices_hold_high_priority():
+    """Kernels that delay their freezes, and then none do: what passes without a period is no part of the next one."""
+    turn = Turn(PREEMPT, slice_ms=6, switch_us=205)
+    turn.set("prio_ratio", 95)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+    turn.add(channels=1)
+
+    def frozen_ms(slow, length_ms):
+        before = turn.stat(high).wait_ns
+        for _ in range(length_ms):
+            turn.t.slot[low].slow_freezes = slow
+            turn.timeline(1)
+        return (turn.stat(high).wait_ns - before) / MS
+
+    assert frozen_ms(96, 2000) > 50
+    assert frozen_ms(0, 2000) < 5, "what was left of a period"
+    assert turn.t.prio_period_ns == 0
+    assert frozen_ms(96, 90) == 0
+
+
+def test_work_of_no_container_beside_it_may_be_half_of_all():
+    """It may be that of high priority, so it counts as such; only with so much of it a ceiling of 80 is reached."""
+    gpu, rng = Sampled(), Random(1)
+
+    def half(one):
+        return C.CGPU_CHECK_FOREIGN if rng.random() < 0.5 else None
+
+    gpu.run(20, half)
+    assert gpu.run(60, half) == 0
 
 
 def test_high_priority_that_always_works_is_held_by_periods():

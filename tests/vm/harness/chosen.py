@@ -87,7 +87,9 @@ def matches(test: Test, word: str) -> bool:
     """Whether pytest would choose the test for this word of TEST."""
     path, _, name = word.partition("::")
     if path.endswith(".py") or "/" in path:
-        return f"tests/vm/guest/{test.path}".startswith(path.rstrip("/")) and name.split("[")[0] in ("", test.name)
+        whole = f"tests/vm/guest/{test.path}"
+        here = whole.startswith(path.rstrip("/")) if "/" in path else Path(whole).name == path
+        return here and name.split("[")[0] in ("", test.name)
     return word in test.name or word in test.path
 
 

@@ -24,6 +24,9 @@ NEEDS = ("ftrace", "instructions", "pci", "smp", "uml")
 #: Branches of NVIDIA's own user space that scripts/setup-nvidia gets.
 BRANCHES = ("535", "550", "555")
 
+#: Container engines newer than this machine's, by the suite that scripts/setup-engines gets them from.
+ENGINE_SETS = ("trixie", "sid")
+
 #: With ICOUNT one instruction takes this long, whatever it is.
 ICOUNT_SHIFT = 2
 ICOUNT_NS = 1 << ICOUNT_SHIFT
@@ -67,6 +70,7 @@ class Machine:
     docker_config: str = ""
     systemd: bool = False
     nvidia: str = ""  #: the branch of NVIDIA's own user space that is there, and that nvsim then serves
+    engines: str = ""  #: of ENGINE_SETS; empty: this machine's own
     kernel_driver: str = ""  #: the branch of NVIDIA's own kernel driver, over simulated cards in place of nvsim
     chips: str = ""  #: of those cards
     profile: str = ""
@@ -160,6 +164,11 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     nvidia = text("NVIDIA")
     if nvidia and nvidia not in BRANCHES:
         raise BadVariable(f"NVIDIA={nvidia}: choose one of {', '.join(BRANCHES)}")
+    engines = text("ENGINES")
+    if engines and engines not in ENGINE_SETS:
+        raise BadVariable(f"ENGINES={engines}: choose one of {', '.join(ENGINE_SETS)}")
+    if systemd and engines:
+        raise BadVariable(f"ENGINES={engines}: a machine with SYSTEMD=1 has the engines that are installed")
     if systemd and (docker or flag(text("BARE"))):
         raise BadVariable("SYSTEMD=1 loads the modules itself and has Docker as a unit: neither BARE=1 nor DOCKER=1")
     settings = {
@@ -178,6 +187,7 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
         "docker_config": text("DOCKER_CONFIG", f"build/cuda/daemon-{nvidia}.json" if nvidia else ""),
         "systemd": systemd,
         "nvidia": nvidia,
+        "engines": engines,
         "profile": text("PROFILE"),
         "gpus": text("GPUS"),
         "mem_mib": text("MEM_MIB"),
@@ -336,6 +346,7 @@ def guest_environment(machine: Machine, repo: Path, release: str) -> str:
         "ICOUNT": yes_no[machine.icount],
         "VM_SHELL": yes_no[machine.shell],
         "NVIDIA": machine.nvidia,
+        "ENGINES": machine.engines,
         "KERNEL_DRIVER": machine.kernel_driver,
         "CHIPS": machine.chips,
         "PROFILE": machine.profile,

@@ -207,6 +207,7 @@ def make_run_dir(machine: Machine, command: str) -> Path:
     prune(base)
     run_dir = base / f"{time.strftime('%H%M%S')}-{machine.kernel}-{os.getpid()}"
     run_dir.mkdir()
+    check_engines(machine)
     release = (kernel_dir(machine) / "release").read_text().strip()
     (run_dir / "env").write_text(guest_environment(machine, REPO, release))
     (run_dir / "command").write_text(command + "\n")
@@ -217,6 +218,12 @@ def make_run_dir(machine: Machine, command: str) -> Path:
         extra = json.loads(Path(machine.docker_config).read_text()) if machine.docker_config else {}
         (run_dir / "daemon.json").write_text(json.dumps(docker_settings(extra), indent=2))
     return run_dir
+
+
+def check_engines(machine: Machine) -> None:
+    """Whether scripts/setup-engines has unpacked the engines that ENGINES names."""
+    if machine.engines and not (REPO / "build/engines" / machine.engines / "usr").is_dir():
+        raise SetupFailed(f"the engines of {machine.engines} are not below build/engines: make engines")
 
 
 def nvsim_command(machine: Machine) -> str:

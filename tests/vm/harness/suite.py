@@ -44,6 +44,10 @@ KINDS = {
 }
 
 
+#: Options of pytest whose value is the word after them.
+VALUED = ("-k", "-m", "-o", "-p", "-W", "-r", "-n", "-c")
+VALUED += ("--deselect", "--durations", "--ignore", "--maxfail", "--tb", "--timeout")
+
 #: Of one boot, on a busy host: some take six minutes where nothing else runs.
 TIMEOUT_S = 2400
 
@@ -57,7 +61,7 @@ def main(arguments: list[str]) -> int:
     machine = from_variables(os.environ, **settings(kind, os.environ))
     if kind.startswith("cuda") and not machine.nvidia:
         raise BadVariable(f"kind of boot {kind!r}: NVIDIA says which of NVIDIA's user spaces")
-    name = f"vm-{machine.kernel}-{os.environ.get('PART') or kind}"
+    name = f"vm-{machine.kernel}-{os.environ.get('PART') or '-'.join(filter(None, (kind, machine.engines)))}"
     junit = run.REPO / "build/junit" / f"{name}.xml"
     junit.parent.mkdir(parents=True, exist_ok=True)
     junit.unlink(missing_ok=True)
@@ -93,17 +97,52 @@ def settings(kind: str, variables: Mapping[str, str]) -> dict:
 def pytest_command(name: str, kind: str, rest: list[str]) -> str:
     """The command line of pytest in the guest; its report goes to the run directory."""
     words = ["-v", "-p", "no:cacheprovider", "-o", f"junit_suite_name={name}", "--boot", kind]
-    chosen = [word for word in rest if not word.startswith("-")]
+    options, expressions, chosen = sorted_out(rest)
     names = [word for word in chosen if "/" not in word and ".py" not in word]
-    words += [word for word in rest if word not in names]
+    words += options + [place for word in chosen if word not in names for place in located(word)]
     if names:
-        words += ["-k", " or ".join(names)]
+        expressions.append(" or ".join(names))
+    if expressions:
+        words += ["-k", expressions[0] if len(expressions) == 1 else " and ".join(f"({each})" for each in expressions)]
     if chosen == names:
         marked = [marker for word in words if word.startswith("-m") for marker in needed(word[2:])]
         words += places([kind] * (kind != "plain") + marked)
     # Plugins of other packages cost seconds to import in an emulated machine.
     plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
     return plain + shlex.join(words)
+
+
+def sorted_out(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """pytest's options, the expressions of -k, of which pytest itself takes the last alone, and what is no option."""
+    options, expressions, chosen = [], [], []
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, "") if word in VALUED else ""
+        if word == "-k":
+            expressions.append(value)
+        elif word.startswith("-k"):
+            expressions.append(word[2:])
+        elif word == "-m":
+            options.append(f"-m{value}")
+        elif word.startswith("-"):
+            options += [word, value] if word in VALUED else [word]
+        else:
+            chosen.append(word)
+    return options, expressions, chosen
+
+
+def located(word: str) -> list[str]:
+    """The file or folder of the guest's tests that a word of TEST means, also by a file's name alone.
+
+    Where there is none, pytest would read no conftest.py of theirs and not know the option --boot.
+    """
+    path, colons, test = word.partition("::")
+    guest = run.REPO / "tests/vm/guest"
+    found = [run.REPO / path] if "/" in path else sorted(guest.rglob(path))
+    places = [str(each.relative_to(run.REPO)) for each in found if each.exists() and each.is_relative_to(guest)]
+    if not places:
+        raise BadVariable(f"TEST={word}: there is no {path} below tests/vm/guest")
+    return [f"{place}{colons}{test}" for place in places]
 
 
 def needed(expression: str) -> list[str]:

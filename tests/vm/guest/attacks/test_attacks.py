@@ -277,6 +277,26 @@ def test_memory_by_many_tiny_allocations(box: Box):
         assert time.monotonic() - begin < 5, "a full container does not stall its own calls"
 
 
+@pytest.mark.parametrize("flags", [1, 2, 4, 1 << 31])
+def test_parameters_in_another_form(box: Box, flags: int):
+    """By FINN_SERIALIZED (4 of a control, 1 of an allocation) the driver decodes them: not what was checked."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        refused = box.stat("refused_calls")
+        arg, _params = vidmem(gpu, MIB)
+        arg.flags = flags
+        client.ctl.call(nv.ESC_RM_ALLOC, arg)
+        assert arg.status == nv.NV_ERR_INVALID_ARGUMENT
+        name = (ctypes.c_uint8 * nv.bytes_of(nv.CTRL_GET_NAME_STRING, client.branch))()
+        for answered in (flags, 0):
+            control = nv.Control(client.handle, gpu.subdevice, nv.CTRL_GET_NAME_STRING, answered)
+            control.params, control.params_size = ctypes.addressof(name), ctypes.sizeof(name)
+            client.ctl.call(nv.ESC_RM_CONTROL, control)
+            assert control.status == (nv.NV_ERR_INVALID_ARGUMENT if answered else 0)
+        assert box.stat("refused_calls") == refused + 2
+        held_in_check(box)
+
+
 def test_memory_by_overflowing_sizes(box: Box):
     with box.client() as client:
         gpu = client.gpu(0)

@@ -9,12 +9,13 @@ import mmap
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box, until
+from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
+NV_ERR_INVALID_LIMIT = 0x2E
 KIB = 1024
 INCLUDED = 16 * MIB + LIMIT_MIB * MIB // 512
 PAGES: list[mmap.mmap] = []  # read as long as their addresses are known
@@ -149,7 +150,7 @@ def test_an_address_space_kept_by_a_dup(box: Box, gpu: nv.Gpu, space: int):
 # ---- tables that come without a mapping ----
 
 
-VIRTUAL, LAZY, EXTERNAL = 0x80000, 0x400, 0x400000
+VIRTUAL, LAZY, EXTERNAL, SPARSE = 0x80000, 0x400, 0x400000, 0x4000000
 CLASS_RESERVATION = 0x50A0
 
 
@@ -179,9 +180,10 @@ def test_a_handle_of_all_ones(box: Box, gpu: nv.Gpu, space: int):
 
 @pytest.mark.checked
 def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
-    """A terabyte of them is 2 GiB of tables, at once unless it is lazy."""
+    """A terabyte of them is 2 GiB of tables, at once unless it is lazy and not sparse."""
     size = 1 << 40
-    assert reservation(gpu, space, size)[0] == nv.NV_ERR_NO_MEMORY
+    for flags in (0, SPARSE, SPARSE | LAZY, SPARSE | EXTERNAL):
+        assert reservation(gpu, space, size, flags)[0] == nv.NV_ERR_NO_MEMORY
     for flags in (LAZY, EXTERNAL):
         status, handle = reservation(gpu, space, size, flags)
         assert status == 0
@@ -189,9 +191,142 @@ def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
     before = filled(box, gpu, space)
     status, handle = reservation(gpu, space, 1 << 30)
     assert status == 0
-    assert 2 * MIB < box.used - before < 3 * MIB
+    taken = box.used - before
+    assert 2 * MIB < taken < 3 * MIB
+    assert gpu.free(handle) == 0
+    assert box.used == before + taken // 17, "the driver keeps those for pages of 64 KiB"
+
+
+@pytest.mark.parametrize("flag", [1 << 9, 1 << 13], ids=["fla", "heap"])
+def test_tables_of_the_drivers_own_heap(box: Box, gpu: nv.Gpu, flag: int):
+    """What the driver keeps there is for the contexts of all containers."""
+    refused = box.stat("refused_calls")
+    assert gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=flag))[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert box.stat("refused_calls") == refused + 1
+
+
+def test_tables_of_mappings_in_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
+    """The driver keeps them with the range, after the unmap too: as many again as for the range (tests/rm)."""
+    rm = gpu.rm
+    before = filled(box, gpu, space)
+    status, handle = reservation(gpu, space, 64 * MIB)
+    assert status == 0
+    reserved = box.used - before
+    memory = gpu.alloc_vidmem(2 * MIB)[1]
+    before += 2 * MIB
+    for n in range(40):
+        status, at = rm.map_dma(gpu.device, handle, memory, 2 * MIB)
+        assert status == 0
+        assert box.used - before == min(reserved + (n + 1) * tables(2 * MIB), 2 * reserved)
+        assert rm.unmap_dma(gpu.device, handle, memory, at) == 0
+    assert box.used - before == 2 * reserved
+    assert gpu.free(handle) == 0
+    assert box.used == before + reserved // 17
+
+
+REQUIRE_FIXED = 0x1000  # NV_VASPACE_ALLOCATION_FLAGS
+VAS_DEVICE = 3  # NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("dup", [False, True], ids=["alone", "with-a-dup"])
+def test_tables_of_addresses_that_the_driver_refuses(box: Box, gpu: nv.Gpu, dup: bool):
+    """It has made them by then, and keeps as much as the largest request needed until the address space goes, by its
+    last handle."""
+    made, card, filler = [], fb_used(), gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    before = filled(box, gpu, filler)
+    for n in range(1, 4):
+        status, space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=REQUIRE_FIXED))
+        assert status == 0
+        own = box.used
+        for size in (1 << 30, 4 << 30, 4 << 30, 2 << 30):
+            assert reservation(gpu, space, size)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert 8 * MIB < box.used - own < 9 * MIB
+        assert reservation(gpu, space, 64 << 30, LAZY)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert 8 * MIB < box.used - own < 9 * MIB
+        assert n * 8 * MIB <= fb_used() - card - 14 * MIB <= box.used
+        if dup:
+            status, second = gpu.rm.dup(gpu.device, gpu.rm.handle, space)
+            assert (status, gpu.free(space)) == (0, 0)
+            assert 8 * MIB < box.used - own < 9 * MIB, "the dup keeps them"
+            space = second
+        made.append(space)
+    refused = [reservation(gpu, made[0], 40 << 30)[0] for _ in range(2)]
+    assert refused == [nv.NV_ERR_NO_MEMORY] * 2, "over the limit: the driver does not get the call"
+    for space in made:
+        assert gpu.free(space) == 0
+    assert box.used == before
+
+
+def test_no_tables_of_a_devices_own_address_space(box: Box, gpu: nv.Gpu):
+    """They are in what the driver keeps of the card for itself: it keeps none of the container's."""
+    filler = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    filled(box, gpu, filler)
+    status, space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+    before = box.used
+    assert status == 0
+    status, handle = reservation(gpu, space, 4 << 30)
+    assert (status, box.used - before > 8 * MIB) == (0, True)
     assert gpu.free(handle) == 0
     assert box.used == before
+
+
+def test_tables_of_mappings_that_the_driver_refuses(box: Box, gpu: nv.Gpu, space: int):
+    """In addresses that another mapping has."""
+    memory = gpu.alloc_vidmem(16 * MIB)[1]
+    before = filled(box, gpu, space)
+    status, own = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    assert status == 0
+    after = box.used
+    for dma in (own, reservation(gpu, own, 64 * MIB, LAZY)[1]):
+        status, at = gpu.rm.map_dma(gpu.device, dma, memory, 16 * MIB)
+        assert status == 0
+        for _ in range(3):
+            layout = nv.of_branch("MapDma", gpu.rm.branch)
+            arg = layout(client=gpu.rm.handle, device=gpu.device, dma=dma, memory=memory, length=16 * MIB)
+            arg.flags, arg.dma_offset = 1 << 15, at
+            gpu.rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+            assert arg.status
+        assert gpu.rm.unmap_dma(gpu.device, dma, memory, at) == 0
+        assert box.used - after == tables(16 * MIB)
+    assert gpu.free(own) == 0
+    assert box.used == before
+
+
+@pytest.mark.parametrize("size", [64 * KIB, 2 * MIB])
+def test_tables_of_a_mapping_of_more_than_there_is(box: Box, gpu: nv.Gpu, space: int, size: int):
+    """NVIDIA's driver makes them before it refuses, 2 MiB for each GiB: it does not get the call."""
+    kinds = (gpu.alloc_vidmem(size)[1], gpu.alloc_sysmem(size)[1])
+    before, refused = box.used, box.stat("refused_calls")
+    for memory in kinds:
+        for offset, length in ((0, 64 << 30), (size, 4096), (4096, size), (1 << 63, 1 << 63), (2**64 - 4096, 8192)):
+            assert gpu.rm.map_dma(gpu.device, space, memory, length, offset)[0] == NV_ERR_INVALID_LIMIT
+    assert (box.used, box.stat("refused_calls") - refused) == (before, 10)
+    for memory in kinds:
+        assert gpu.rm.map_dma(gpu.device, space, memory, size)[0] == 0
+
+
+def test_a_mapping_takes_no_bar1_and_leaves_no_translation(box: Box, gpu: nv.Gpu, space: int):
+    """By flags: KERNEL_MAPPING, and DEFER_TLB_INVALIDATION, with which the GPU goes on with the old one."""
+    rm = gpu.rm
+    memory = gpu.alloc_vidmem(2 * MIB)[1]
+
+    def map_by(flags: int, at: int = 0) -> tuple[int, int]:
+        layout = nv.of_branch("MapDma", rm.branch)
+        arg = layout(client=rm.handle, device=gpu.device, dma=space, memory=memory, length=2 * MIB)
+        arg.flags, arg.dma_offset = flags, at
+        rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        return arg.status, arg.dma_offset
+
+    refused = box.stat("refused_calls")
+    assert map_by(1 << 5)[0]
+    assert box.stat("refused_calls") == refused + 1
+    status, at = map_by(1 << 31)
+    assert status == 0
+    arg = nv.of_branch("UnmapDma", rm.branch)(rm.handle, gpu.device, space, memory, 1, 0, at)
+    rm.ctl.call(nv.ESC_RM_UNMAP_MEMORY_DMA, arg)
+    assert arg.status == 0
+    assert map_by(1 << 15, at) == (0, at), "nothing is left there"
 
 
 def test_tables_of_addresses_reserved_the_old_way(gpu: nv.Gpu, space: int):

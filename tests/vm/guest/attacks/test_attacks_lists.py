@@ -10,13 +10,14 @@ import ctypes
 import itertools
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slicebox import Box, clean_box, until
+from slicebox import MIB, Box, clean_box, command, ended, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
@@ -96,8 +97,8 @@ def test_one_container_cannot_fill_the_hosts_list(box: Box, gpu: nv.Gpu, other: 
     until(lambda: box.stat("os_events") == in_driver() - before > 0)
 
 
-def test_an_os_event_goes_as_in_the_driver(box: Box, gpu: nv.Gpu):
-    """By its name, with its file, by its client's end: and not with a client that goes with another file."""
+def test_an_os_event_goes_with_its_file_or_client(box: Box, gpu: nv.Gpu):
+    """Or by its name. The driver leaves those of a client that goes with another file, and the module frees them."""
     before = in_driver()
     held = [nv.Ctl(box.dev), gpu.open_node()]
     rm = box.client()
@@ -108,11 +109,11 @@ def test_an_os_event_goes_as_in_the_driver(box: Box, gpu: nv.Gpu):
     assert box.stat("os_events") == in_driver() - before == 3
     assert free(rm.ctl, rm.handle, 6) == INVALID_EVENT
     assert box.stat("os_events") == in_driver() - before == 3
-    rm.close()
+    held[0].close()
     until(lambda: box.stat("os_events") == in_driver() - before == 2)
-    for left, node in zip((1, 0), held, strict=True):
-        node.close()
-        until(lambda left=left: box.stat("os_events") == in_driver() - before == left)
+    rm.close()
+    until(lambda: box.stat("os_events") == in_driver() - before == 0)
+    held[1].close()
     with box.client() as rm:
         node = gpu.open_node()
         for fd in range(20):
@@ -123,7 +124,7 @@ def test_an_os_event_goes_as_in_the_driver(box: Box, gpu: nv.Gpu):
 
 
 def test_os_events_of_a_client_that_is_freed_as_memory(box: Box, gpu: nv.Gpu):
-    """NVOS32's free takes any handle, and leaves the OS events to their file."""
+    """NVOS32's free takes any handle, and would leave the OS events in the driver: it frees no client."""
     before = in_driver()
     with gpu.open_node() as node:
         rm = box.client()
@@ -131,10 +132,62 @@ def test_os_events_of_a_client_that_is_freed_as_memory(box: Box, gpu: nv.Gpu):
         arg = (ctypes.c_uint32 * 46)()
         arg[0], arg[1], arg[2], arg[11] = rm.handle, rm.handle, 3, rm.handle
         rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
-        assert box.stat("clients") == 1 or arg[5]
+        assert (arg[5], box.stat("clients")) == (nv.NV_ERR_NOT_SUPPORTED, 2)
         assert box.stat("os_events") == in_driver() - before == 1
         rm.close()
-    until(lambda: box.stat("os_events") == in_driver() - before == 0)
+        until(lambda: box.stat("os_events") == in_driver() - before == 0)
+
+
+def test_os_events_of_destroyed_containers_are_not_kept():
+    """A mapping keeps the file on which they were made, for as long as its process likes."""
+    before = in_driver()
+    with contextlib.ExitStack() as held:
+        for _ in range(3):
+            one = Box(next(NAMES), LIMIT_MIB)
+            rm, other = one.client(), one.client()
+            gpu = rm.gpu()
+            node, ctl = gpu.open_node(), nv.Ctl(one.dev)
+            status, memory = gpu.alloc_vidmem(2 << 20)
+            assert (status, rm.map_memory(node, gpu.device, memory, 2 << 20)[0]) == (0, 0)
+            status, system = gpu.alloc_sysmem(4096)
+            assert (status, rm.map_memory(ctl, gpu.device, system, 4096)[0]) == (0, 0)
+            held.callback(node.mmap(2 << 20).close)
+            held.callback(ctl.mmap(4096).close)
+            for fd in range(20):
+                assert make(node if fd % 2 else ctl, (rm if fd % 3 else other).handle, fd) == 0
+            other.close()
+            rm.close()
+            node.close()
+            ctl.close()
+            command(f"destroy {one.name}")
+            until(lambda one=one: not one.there())
+        assert in_driver() == before
+        assert len(ended()) == 3, "kept by their mappings"
+    until(lambda: not ended())
+
+
+def test_an_os_event_beside_the_end_of_its_clients_file(box: Box, gpu: nv.Gpu):
+    """Made on another file while the client's is closed: whichever comes first, it does not outlive the client."""
+    before = in_driver()
+    rng = random.Random(12)
+    for _ in range(60):
+        rm = box.client()
+        go = threading.Barrier(3)
+
+        def makes(first: int, handle: int, go: threading.Barrier = go) -> None:
+            go.wait()
+            for fd in range(first, first + 20):
+                make(gpu.node, handle, fd)
+
+        threads = [threading.Thread(target=makes, args=(first, rm.handle)) for first in (0, 100)]
+        for thread in threads:
+            thread.start()
+        go.wait()
+        time.sleep(rng.random() / 1000)
+        rm.close()
+        for thread in threads:
+            thread.join()
+        until(lambda: box.stat("os_events") == in_driver() - before == 0)
 
 
 def test_os_events_in_any_order(box: Box, gpu: nv.Gpu):
@@ -260,6 +313,25 @@ def test_a_neighbours_line_is_not_lost(box: Box, gpu: nv.Gpu, other: Box, kernel
     assert sum(other.dir in line for line in lines) == 1
 
 
+def test_a_full_card_is_logged_with_its_holders(kernel_log: Any):
+    """The driver has no memory, though the container is inside its limit: the others are named."""
+    with Box(next(NAMES), 64) as box, Box(next(NAMES), 64) as other, box.client() as rm, other.client() as theirs:
+        assert theirs.gpu(0).alloc_vidmem(48 * MIB)[0] == 0
+        gpu = rm.gpu(0)
+        with nv.Client() as outside:
+            card = outside.gpu(0)
+            for size in (1024 * MIB, 16 * MIB, 2 * MIB):
+                while not card.alloc_vidmem(size)[0]:
+                    pass
+            kernel_log.news()
+            used = box.used
+            assert gpu.alloc_vidmem(32 * MIB)[0] == nv.NV_ERR_NO_MEMORY
+            assert box.used == used
+            (line,) = [line for line in kernel_log.news().splitlines() if "the driver has no room" in line]
+    assert f"container {box.dir}: GPU 0: the driver has no room for {32 * MIB} bytes, {used} of {64 * MIB}" in line
+    assert re.search(rf"held by .*outside of containers at most \d+ MiB.*, {other.dir} 48 MiB", line)
+
+
 # ---- objects ----
 
 
@@ -330,3 +402,31 @@ def test_devices(box: Box, gpu: nv.Gpu):
     with limit("max_devices", 20):
         assert fill(one, 20) == RESOURCES
         assert (box.stat("devices"), box.stat("devices_left")) == (20, 0)
+
+
+# ---- mappings for the processor ----
+
+
+MAPS_OF_ONE_MAX = 4096
+DOORBELL = 0xC461  # TURING_USERMODE_A
+
+
+@pytest.mark.parametrize("kind", ["system memory", "doorbell"])
+def test_mappings_of_one_are_bounded(box: Box, gpu: nv.Gpu, kind: str):
+    """What takes no part of BAR1 too: the driver keeps each, its file is closed or not, and walks them in an unmap."""
+    rm = gpu.rm
+    status, handle = gpu.alloc_sysmem(4096) if kind == "system memory" else rm.alloc(DOORBELL, gpu.subdevice)
+    assert status == 0
+    name = "nvidiactl" if kind == "system memory" else "nvidia0"
+    last = 0
+    for _ in range(MAPS_OF_ONE_MAX):
+        with nv.Node(name, box.dev) as file:
+            status, last = rm.map_memory(file, gpu.device, handle, 4096)
+        assert status == 0
+    refused = box.stat("refused_calls")
+    with nv.Node(name, box.dev) as file:
+        assert rm.map_memory(file, gpu.device, handle, 4096)[0] == nv.NV_ERR_NO_MEMORY
+        assert box.stat("refused_calls") == refused + 1
+        assert rm.unmap_memory(gpu.device, handle, last) == 0
+        assert rm.map_memory(file, gpu.device, handle, 4096)[0] == 0
+    assert gpu.free(handle) == 0

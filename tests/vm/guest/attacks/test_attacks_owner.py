@@ -411,6 +411,46 @@ def test_channels_and_what_they_depend_on_at_random(box: Box):
         channel.wait()
 
 
+@pytest.mark.parametrize("kind", ["video", "system", "page"])
+def test_userd_outside_of_its_memory(box: Box, kind: str):
+    """Up to 580 the driver adds the offset to the address of the memory and compares the sum with nothing."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group(nv.ENGINE_COPY0)
+        channel = group.channel()
+        size = 4096 if kind == "page" else 64 << 10
+        status, userd = (gpu.alloc_vidmem if kind == "video" else gpu.alloc_sysmem)(size)
+        assert status == nv.NV_OK
+        charged = box.used
+
+        def make(offset: int) -> int:
+            params = channel.params()
+            params.userd_memory[0], params.userd_offset[0] = userd, offset % 2**64
+            return client.alloc(group.gpfifo_class, group.tsg, params, 0x6D00)[0]
+
+        page = 4096 - 512
+        for offset in (
+            size,
+            size - 256,
+            size + page,
+            64 << 10,
+            1 << 30,
+            1 << 40,
+            -512,
+            -(1 << 30),
+            2**63,
+            100,
+            size - 511,
+        ):
+            assert make(offset) == nv.NV_ERR_INVALID_ARGUMENT, hex(offset)
+        assert (box.stat("channels"), box.used) == (1, charged)
+        for offset in (0, 512, page, size - 512):
+            assert make(offset) == nv.NV_OK, hex(offset)
+            assert client.free(0x6D00, group.tsg) == nv.NV_OK
+        channel.submit()
+        channel.wait()
+
+
 @pytest.mark.gpus(2)
 def test_userd_of_another_device():
     """It could go without the channel."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box
+from slicebox import MIB, Box, clean_box, nvsim_as
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.once, pytest.mark.attached]
 NAMES = (f"{n:012x}" + "ba" * 26 for n in itertools.count(0xBA0000000000))
 LENGTH = 2 * MIB
 MINE, SECRET = 0x11111111, 0x5EC2E75E
+HOPPER_USERMODE, DOORBELL_BYTES = 0xC661, 64 << 10
 
 
 @pytest.fixture
@@ -34,17 +36,19 @@ def box(neighbour: Box) -> Iterator[Box]:
 
 
 class View:
-    """Video memory, mapped by a file that stays open."""
+    """Memory or a doorbell, mapped by a file that stays open."""
 
-    def __init__(self, gpu: nv.Gpu, by: int = 0):
-        """@by: the device or subdevice that the call names; 0: the memory's own device."""
-        self.gpu, self.rm = gpu, gpu.rm
-        status, self.memory = gpu.alloc_vidmem(LENGTH)
-        assert status == 0
+    def __init__(self, gpu: nv.Gpu, by: int = 0, doorbell: int = 0):
+        """@by: the device or subdevice that the call names; 0: the memory's own device. @doorbell: it, not memory."""
+        self.gpu, self.rm, self.memory = gpu, gpu.rm, doorbell
+        self.length = DOORBELL_BYTES if doorbell else LENGTH
+        if not doorbell:
+            status, self.memory = gpu.alloc_vidmem(LENGTH)
+            assert status == 0
         self.node = gpu.open_node()
-        status, self.address = self.rm.map_memory(self.node, by or gpu.device, self.memory, LENGTH)
+        status, self.address = self.rm.map_memory(self.node, by or gpu.device, self.memory, self.length)
         assert status == 0
-        self.mapping = self.node.mmap(LENGTH)
+        self.mapping = self.node.mmap(self.length)
         self.mapping.write32(0, MINE)
 
     def close_files(self) -> None:
@@ -56,6 +60,7 @@ class View:
         calls: dict[str, Callable[[], int | None]] = {
             "unmap": lambda: self.rm.unmap_memory(self.gpu.device, self.memory, self.address),
             "memory": lambda: self.gpu.free(self.memory),
+            "subdevice": lambda: self.gpu.free(self.gpu.subdevice),
             "device": lambda: self.rm.free(self.gpu.device, self.rm.handle),
             "client": lambda: self.rm.free(self.rm.handle, self.rm.handle),
             "file": self.close_files,
@@ -98,6 +103,49 @@ def test_the_neighbours_memory_by_a_mapping_that_is_kept(view: View, neighbour: 
         assert view.seen() == 0
     with pytest.raises(OSError):
         view.node.mmap(LENGTH)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("way", ["unmap", "renamed", "memory", "subdevice", "client", "file"])
+def test_the_neighbours_memory_by_a_doorbell_that_is_kept(way: str):
+    """From Hopper on it is mapped through BAR1 if the allocation sets bBar1Mapping, as libcuda does."""
+    with nvsim_as("h100"), Box(next(NAMES), 64) as other, clean_box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        status, doorbell = rm.alloc(HOPPER_USERMODE, gpu.subdevice, (ctypes.c_uint8 * 2)(1, 0))
+        assert (status, box.stat("bar1_bytes")) == (0, 0)
+        view = View(gpu, gpu.subdevice, doorbell)
+        assert (box.stat("bar1_bytes"), view.seen()) == (DOORBELL_BYTES, 1)
+        if way == "renamed":
+            arg = nv.RenameMap(rm.handle, gpu.subdevice, doorbell, 0, view.address, 0x5000)
+            rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+            assert arg.status == 0
+            view.address, way = 0x5000, "unmap"
+        view.ends_by(way)
+        with other.client() as client:
+            theirs = client.gpu(0)
+            for _ in range(4):
+                theirs.map_cpu(theirs.alloc_vidmem(DOORBELL_BYTES)[1], DOORBELL_BYTES).write32(0, SECRET)
+            assert view.seen() == 0
+        view.close()
+
+
+def test_nothing_else_is_mapped(box: Box):
+    """Registers, and what the driver has in one page for channels of several processes (tests/rm)."""
+    with box.client() as rm:
+        gpu = rm.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        channel = group.channel()
+        objects = [rm.handle, gpu.device, gpu.subdevice, space.vaspace, group.tsg, channel.handle]
+        for n, handle in enumerate(objects):
+            before = box.stat("refused_calls")
+            with gpu.open_node() as node:
+                status, address = rm.map_memory(node, gpu.device, handle, 4096)
+                assert status == nv.NV_ERR_NOT_SUPPORTED, n
+                assert box.stat("refused_calls") == before + 1
+                assert rm.unmap_memory(gpu.device, handle, address)
+                with pytest.raises(OSError):
+                    node.mmap(4096)
 
 
 def test_the_neighbours_memory_by_a_mapping_whose_subdevice_is_freed(box: Box, neighbour: Box):

@@ -10,6 +10,8 @@ import gc
 import itertools
 import mmap
 import os
+import random
+import re
 import select
 import signal
 import socket
@@ -29,6 +31,7 @@ pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "ee" * 26 for n in itertools.count(0xEE0000000000))
 BLOCK = 2 * MIB
+STALLS = 400
 MAPPINGS = 1100  # more than work items of one queue may be active at once
 
 
@@ -65,6 +68,37 @@ def test_a_neighbours_recount_beside_one_that_stalls(account: None, personality:
         until(lambda: not other.used, timeout=10)
         assert box.used == MAPPINGS * BLOCK, "its process still unmaps"
         personality(close_ms=0)
+
+
+@pytest.mark.checked
+def test_a_containers_end_beside_its_recounts_that_stall(account: None, personality: Callable[..., None]):
+    """A process that outlives its container keeps its mmap_lock, for which many recounts wait: the end does not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def unmap_all() -> None:
+        uvm = box.client().gpu(0).space().uvm
+        base = nv.reserve(STALLS * BLOCK)
+        kept = [uvm.managed(BLOCK, base + n * BLOCK) for n in range(STALLS)]
+        os.write(ready, b"m")
+        os.read(go, 1)
+        assert libc.munmap(base, STALLS * BLOCK) == 0
+        os.write(ready, b"u")
+        del kept
+
+    wait, ready = os.pipe()
+    go, say = os.pipe()
+    box = Box(next(NAMES), 4096)
+    with child(unmap_all):
+        assert os.read(wait, 1) == b"m"
+        personality(close_ms=20)
+        os.write(say, b"g")
+        time.sleep(0.5)
+        command(f"destroy {box.name}")
+        until(lambda: not box.there(), timeout=3)
+        assert select.select([wait], [], [], 0)[0] == [], "its process still unmaps"
+        personality(close_ms=0)
+    until(lambda: not ended())
 
 
 def test_files_of_destroyed_containers_keep_nothing():
@@ -174,6 +208,125 @@ def test_mappings_of_destroyed_containers_keep_nothing(closed: bool):
     until(lambda: not ended())
 
 
+@pytest.mark.checked
+@pytest.mark.parametrize("where", ["beside", "behind"])
+def test_a_containers_end_beside_a_mapping_of_one_that_stalls(
+    account: None, personality: Callable[..., None], where: str
+):
+    """A process outlives its container and keeps its mmap_lock: what it sees of video memory is taken away meanwhile,
+    and not waited for if it is among what the process unmaps, gone and not closed yet."""
+    size = STALLS * BLOCK
+
+    def unmap_all() -> None:
+        rm = box.client()
+        gpu = rm.gpu(0)
+        uvm = gpu.space().uvm
+        base = nv.reserve(size + BLOCK)
+        kept = [uvm.managed(BLOCK, base + n * BLOCK) for n in range(STALLS)]
+        node = gpu.open_node()
+        assert rm.map_memory(node, gpu.device, gpu.alloc_vidmem(BLOCK)[1], BLOCK)[0] == 0
+        fixed = (base + size, mmap.MAP_SHARED | 0x10) if where == "behind" else (None, mmap.MAP_SHARED)  # MAP_FIXED
+        at = nv.libc.mmap(fixed[0], BLOCK, mmap.PROT_READ, fixed[1], node.fd, 0)
+        assert at == (fixed[0] or at)
+        os.write(ready, b"m")
+        os.read(go, 1)
+        assert nv.libc.munmap(ctypes.c_void_p(base), ctypes.c_size_t(size + BLOCK)) == 0
+        os.write(ready, b"u")
+        if where == "beside":
+            os.write(ready, bytes([ctypes.c_uint8.from_address(at).value]))
+        del kept
+
+    wait, ready = os.pipe()
+    go, say = os.pipe()
+    box = Box(next(NAMES), 4096)
+    with child(unmap_all) as pid:
+        assert os.read(wait, 1) == b"m"
+        personality(close_ms=20)
+        os.write(say, b"g")
+        time.sleep(0.5)
+        command(f"destroy {box.name}")
+        until(lambda: not box.there(), timeout=3)
+        assert select.select([wait], [], [], 0)[0] == [], "its process still unmaps"
+        personality(close_ms=0)
+        assert os.read(wait, 1) == b"u"
+        if where == "beside":
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            assert select.select([wait], [], [], 0)[0] == [], "it sees nothing"
+    until(lambda: not ended())
+
+
+def hammer(box: Box, seed: int, until_s: float, made: mmap.mmap) -> None:
+    """Random calls on two clients by four threads, each of which may free what another uses. @made: 1 in the first byte
+    once a mapping was made, in the second once an OS event was."""
+    rng = random.Random(seed)
+    clients = [box.client() for _ in range(2)]
+    gpus = [client.gpu(0) for client in clients]
+    nodes = [gpu.open_node() for gpu in gpus]
+    memory: list[tuple[nv.Gpu, int]] = []
+    maps: list[tuple[nv.Gpu, int, int]] = []
+    mappings: list[nv.Mapping] = []
+
+    def one() -> None:
+        gpu, what = rng.choice(gpus), rng.randrange(10)
+        if what < 2:
+            memory.append((gpu, gpu.alloc_vidmem(2 * MIB)[1]))
+        elif what < 4 and memory:
+            gpu, handle = rng.choice(memory)
+            node = gpu.open_node()
+            maps.append((gpu, handle, gpu.rm.map_memory(node, gpu.device, handle, 2 * MIB)[1]))
+            mappings.append(node.mmap(2 * MIB))
+            made[0] = 1
+            node.close()
+        elif what < 6 and maps:
+            gpu, handle, address = maps.pop(rng.randrange(len(maps)))
+            gpu.rm.unmap_memory(gpu.device, handle, address)
+        elif what < 7 and memory:
+            gpu, handle = memory.pop(rng.randrange(len(memory)))
+            gpu.free(handle)
+        elif what < 9:
+            number = nv.ESC_ALLOC_OS_EVENT if what < 8 else nv.ESC_FREE_OS_EVENT
+            event = nv.OsEvent(client=gpu.rm.handle, fd=rng.randrange(6))
+            rng.choice(nodes).call(number, event)
+            if what < 8 and event.status == 0:
+                made[1] = 1
+        elif rng.randrange(8) == 0:
+            clients[0].ctl.close()
+
+    def work() -> None:
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError, IndexError, nv.RmError):
+                one()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("seed", range(4))
+def test_a_container_ends_under_the_calls_of_its_processes(seed: int):
+    """Whatever runs meanwhile, and is mapped: slot, charges, OS events and the card are as before."""
+    before, taken = (stat("limits_bytes"), os_events()), fb_used()
+    box, made = Box(next(NAMES), 128), mmap.mmap(-1, mmap.PAGESIZE)
+    with contextlib.ExitStack() as there:
+        for n in range(3):
+            there.enter_context(child(lambda n=n: hammer(box, 10 * seed + n, time.monotonic() + 3, made)))
+        time.sleep(1 + seed / 4)
+        until(lambda: made[:2] == b"\1\1")
+        command(f"destroy {box.name}")
+        until(lambda: not box.there(), 10)
+        assert os_events() == before[1]
+    until(lambda: not ended())
+    assert (stat("limits_bytes"), os_events(), fb_used()) == (*before, taken)
+
+
+def os_events() -> int:
+    """Of all, by the simulated driver's own count."""
+    return int(re.search(r"os_events=(\d+)", Path("/proc/driver/nvsim/0/state").read_text())[1])
+
+
 NEWPID = 0x20000000
 
 
@@ -279,6 +432,29 @@ def test_others_call_while_one_stalls_in_its_own_memory(what: str):
                 command(f"create {name} gpu=0 memsize={64 * MIB}")
             assert caught.value.errno == errno.EBUSY
         until(lambda: not box.there())
+
+
+def test_a_reader_of_stat_waits_for_no_hand_over(personality: Callable[..., None]):
+    """So that none waits for it: its cgroup may throttle it while it reads."""
+    late_ms, before = 1500, (PROC / "0/policy").read_text()
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with clean_box(next(NAMES), 512) as box, box.client() as rm:
+            rm.gpu(0).space().group().channel()
+            time.sleep(0.2)
+            personality(missing_ms=late_ms)
+            begin = time.monotonic()
+            (box.proc / "weight").write_text("0\n")  # the thread is in a call, or is about to be
+            longest = 0.0
+            while (now := time.monotonic()) < begin + late_ms / 2000:
+                stat("control_calls")
+                longest = max(longest, time.monotonic() - now)
+            personality(missing_ms=0)
+            assert longest < late_ms / 4000
+            until(lambda: stat("control_max_us") >= late_ms * 1000)
+    finally:
+        personality(missing_ms=0)
+        (PROC / "0/policy").write_text(before)
 
 
 def test_no_task_of_a_tenant_makes_the_calls_of_a_freeze(personality: Callable[..., None]):

@@ -97,7 +97,14 @@ class Cri:
         return str(found[1], "ascii")
 
     def create(
-        self, pod: str, pod_name: str, name: str, image: str, command: Sequence[str], env: dict[str, str]
+        self,
+        pod: str,
+        pod_name: str,
+        name: str,
+        image: str,
+        command: Sequence[str],
+        env: dict[str, str],
+        cdi: Sequence[str] = (),
     ) -> str:
         engines_used.note("containerd")
         config = message(
@@ -106,6 +113,7 @@ class Cri:
             *((3, word) for word in command),
             *((6, message((1, key), (2, value))) for key, value in env.items()),
             (15, message((2, message((3, message((1, HOST_NETWORK))))))),
+            *((17, message((1, device))) for device in cdi),
         )
         found = self._call("CreateContainer", (1, pod), (2, config), (3, self._pod(pod_name)))
         return str(found[1], "ascii")

@@ -341,6 +341,7 @@ state = "{CONTAINERD}/state"
 address = "{ADDRESS}"
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "{IMAGE}"
+enable_cdi = true
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]

@@ -15,6 +15,7 @@ from typing import Any
 
 import docker_box as d
 import engine_box as e
+from blocks import marked
 from docker_box import call, must, until
 
 UNIT = "cgpud.service"
@@ -73,6 +74,20 @@ def story(since: str) -> list[str]:
 
 def configure(text: str) -> None:
     CONF.write_text(text)
+
+
+def purge() -> None:
+    """Purge the packages and unload the modules."""
+    if call("dpkg-query", "--show", "cgpu").returncode == 0:
+        must("dpkg", "--no-triggers", "--purge", "cgpu", "cgpu-dkms")
+    if Path("/proc/cgpu_km").exists():
+        unload()
+
+
+def unload() -> None:
+    """As install.md has it."""
+    for command in marked((d.REPO / "docs/user/install.md").read_text())["unloaded"]:
+        must("bash", "-c", command)
 
 
 # ---- cgpu setup ----

@@ -29,6 +29,7 @@ STEPS = (
     "limits",
     "kinds",
     "ipc",
+    "newer",
     "charges",
     "costs 2",
     "calls 20",

@@ -40,8 +40,8 @@ def chosen() -> list[str]:
     A boot of another kind has no branch of the driver. It lists every way under the name that the cuda boot gives it:
     of an empty list pytest makes a test that no boot runs.
     """
-    every = {**ways.WAYS, **(ways.BY_UTILITY if ways.UTILITY.exists() else {})}
-    return [name for name, branches in every.items() if not c.BRANCH or int(c.BRANCH) in branches]
+    branches = [int(c.BRANCH)] if c.BRANCH else ways.ALL
+    return list(dict.fromkeys(name for branch in sorted(branches) for name in ways.of_branch(branch)))
 
 
 @pytest.mark.parametrize("name", chosen())
@@ -54,3 +54,9 @@ def test_way(dev: str, name: str) -> None:
     assert not alone.problem, "the simulated driver"
     assert not sliced.problem
     assert sliced.results == alone.results
+
+
+@pytest.mark.parametrize("name", ways.LATER)
+def test_a_call_that_this_libcuda_has_not(dev: str, name: str) -> None:
+    """It is named, and nothing of the slice is taken."""
+    assert ways.run(c.in_nodes(dev), name, used).problem == ways.lacks(ways.LATER[name])

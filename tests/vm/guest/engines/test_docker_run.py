@@ -229,6 +229,18 @@ def test_root_inside_writes_nothing_of_the_tree() -> None:
         assert (one.memsize(), (d.PROC / "0/policy").read_text()) == (memsize, policy)
 
 
+@pytest.mark.parametrize("options", [(), ("--security-opt", "systempaths=unconfined")], ids=["plain", "unconfined"])
+def test_root_inside_writes_no_file_of_nvidias_driver(options: tuple[str, ...]) -> None:
+    """Its registry and suspend are 0644 and ask for no capability; Docker closes other parts of /proc only."""
+    with box(*options, *variables(1, devices=0)) as one:
+        files = inside(one, "find /proc/driver -type f -perm -200").split()
+        assert "/proc/driver/nvidia/suspend" in files, "root of the host writes it"
+        assert inside(one, f"for f in {' '.join(files)}; do ( : >$f ) 2>/dev/null && echo opened $f; done") == ""
+        said = one.run("sh", "-c", ": >/proc/driver/nvidia/suspend").stderr
+        assert "Read-only file system" in said
+        assert "ModifyDeviceFiles: 0" in one.run("cat", "/proc/driver/nvidia/params").stdout.splitlines()
+
+
 def test_root_inside_reopens_no_mapping() -> None:
     """Mappings show the driver's files, in map_files by name: following the link is refused."""
     with box(*variables(1, devices=0), command=d.HOLD) as one:

@@ -88,6 +88,7 @@ def check_nodes(one: Running) -> None:
     said = one.sh(TAKE_AWAY).stderr
     assert said.count("busy") == 2 * len(NODES), said
     assert seen_numbers(one) == bare_numbers()
+    assert "Read-only" in one.sh(": >/proc/driver/nvidia/suspend").stderr, "the driver asks root for no capability"
     params = one.sh("cat /proc/driver/nvidia/params").stdout.splitlines()
     assert [line for line in params if line.startswith("ModifyDeviceFiles")] == ["ModifyDeviceFiles: 0"]
     assert one.sh("cat /proc/driver/nvidia/version").stdout == Path("/proc/driver/nvidia/version").read_text()
@@ -256,39 +257,6 @@ def test_a_user_namespace_is_refused() -> None:
     assert e.nothing_is_left()
 
 
-CDI = {
-    "cdiVersion": "0.5.0",
-    "kind": "nvidia.com/gpu",
-    "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
-    "containerEdits": {
-        "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
-        "env": ["CDI_WAS_HERE=1"],
-    },
-}
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("sliced", [True, False])
-def test_cdi_devices_become_slices(sliced: bool) -> None:
-    """`--device nvidia.com/gpu=0` brings the whole GPU, nodes and rules; with the variables none of it stays."""
-    Path("/etc/cdi").mkdir(parents=True, exist_ok=True)
-    Path("/etc/cdi/nvidia.json").write_text(json.dumps(CDI))
-    podman = Podman()
-    with (
-        e.hands_over_to("crun"),
-        started(podman, variables(6) if sliced else {}, e.SLEEP, "--device=nvidia.com/gpu=0") as one,
-    ):
-        assert "CDI_WAS_HERE=1" in one.sh("cat /proc/1/environ").stdout.split("\0")
-        assert seen_numbers(one) == bare_numbers()
-        if sliced:
-            check_nodes(one)
-            assert one.total_bytes() == one.memsize()
-        else:
-            assert one.nodes_come_from() == {"made"}
-            assert one.reaches_the_driver(), "as in the test above with a leftover rule"
-    d.until(e.nothing_is_left, "nothing is left of the container")
-
-
 # ---- the runtime's own verbs ----
 
 
@@ -314,6 +282,28 @@ def test_update_keeps_the_devices(by_hand: ByHand) -> None:
     with started(by_hand, variables(6)) as one:
         d.must(by_hand.runtime, "update", "--memory", str(512 * d.MIB), one.id)
         assert one.total_bytes() == one.memsize()
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize("by", ["file", "stdin"])
+def test_an_update_with_device_rules(runtime: str, by: str, tmp_path: Path) -> None:
+    """containerd's CRI hands over those from before cgpud's edit, and crun loads them in place of the container's."""
+    rules = [{"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rwm"} for minor in (0, 255)]
+    devices = [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c", "access": "m"}, *rules]
+    text = json.dumps({"memory": {"limit": 512 * d.MIB}, "devices": devices})
+    (tmp_path / "resources").write_text(text)
+    found = ByHand(runtime)
+    with e.hands_over_to(runtime):
+        with started(found, variables(6)) as one:
+            name = str(tmp_path / "resources") if by == "file" else "-"
+            words = [found.runtime, "update", "--resources", name, one.id]
+            done = d.subprocess.run(words, input=text, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert not one.reaches_the_driver()
+            assert one.total_bytes() == one.memsize(), "its own nodes open"
+            (group,) = {Path(f"/proc/{pid}/cgroup").read_text().strip().rpartition(":")[2] for pid in pids_of(one)}
+            assert int(Path(f"/sys/fs/cgroup{group}/memory.max").read_text()) == 512 * d.MIB, "the rest has effect"
+        d.until(e.nothing_is_left, "nothing is left of the container")
 
 
 def test_a_bundle_that_is_not_ours_is_not_touched(by_hand: ByHand) -> None:

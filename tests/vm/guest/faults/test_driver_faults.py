@@ -7,6 +7,7 @@ nvsim makes them (`fault_nth` and its companions, `gone`: docs/develop/nvsim.md)
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.long
 FREE = nv.ESC_RM_FREE
 SURFACE_INFO = 0x410110
 GID_INFO = nv.CTRL_GET_GID_INFO
+ARCH_INFO, COPY_CAPS = 0x20801701, 0x20802A0A  # MC_GET_ARCH_INFO, CE_GET_ALL_CAPS
 LOST = 0x0F
 RESOURCES = 0x1A
 KINDS = {"resources": 0, "timeout": 1, "ones": 2}
@@ -74,6 +76,23 @@ def test_each_call_of_an_attach_can_fail(faults, kind: str):
         assert rm.gpu(0).fb_info(nv.FB_RAM_SIZE) == [64 * 1024]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cmd, said", [
+    (COPY_CAPS, "returns no answer for its copy engines"),
+    (ARCH_INFO, "returns no answer for its architecture"),
+])  # fmt: skip
+def test_no_wrong_answer_lasts_as_long_as_the_attach(faults, kernel_log, cmd: int, said: str, kind: str):
+    """Of copy engines: all copies would stop with their container, and each group of theirs be charged a context."""
+    faults(1, kind, cmd=cmd)
+    with pytest.raises(OSError):
+        command(f"create {next(NAMES)} gpu=0 memsize={64 * MIB}")
+    assert not left() and said in kernel_log.news()
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        used = box.used
+        rm.gpu(0).space().group(nv.ENGINE_COPY0).channel()
+        assert box.used - used < 32 * MIB, "asynchronous"
+
+
 def test_an_object_that_the_driver_does_not_free_stays_charged(faults):
     with clean_box(next(NAMES), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
@@ -86,10 +105,27 @@ def test_an_object_that_the_driver_does_not_free_stays_charged(faults):
         assert box.used == used - 16 * MIB
 
 
+@pytest.mark.parametrize("times", [3, 4])
+def test_a_client_that_the_driver_refuses_to_free_at_a_containers_end(faults, kernel_log, times: int):
+    """Three times it is freed again. After that the container ends with the mapping by which the client lives."""
+    box = Box(next(NAMES), 64)
+    rm = box.client()
+    gpu = rm.gpu(0)
+    mapping = gpu.map_cpu(gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)
+    faults(1, cmd=FREE, times=times)
+    command(f"destroy {box.name}")
+    until(lambda: not left(), 10)
+    time.sleep(0.5)
+    assert box.there() == ("a client was not freed, status 0x1a" in kernel_log.news()) == (times > 3)
+    mapping.close()
+    rm.close()
+    until(lambda: not box.there(), 10)
+
+
 @pytest.mark.parametrize("handle", [0, 0xABCD])
 def test_an_object_under_another_handle_is_refused_and_stays_charged(faults, handle: int):
     """The driver made it, and says a handle that it does not have: what it keeps is not known."""
-    before = fb_used()
+    before, limits = fb_used(), int(stat("limits_bytes"))
     with Box(next(NAMES), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
@@ -99,6 +135,12 @@ def test_an_object_under_another_handle_is_refused_and_stays_charged(faults, han
         assert box.used == used + 16 * MIB
         assert gpu.alloc_vidmem(64 * MIB)[0] == nv.NV_ERR_NO_MEMORY
     until(lambda: fb_used() == before)
+    assert_all_given_back(limits)
+
+
+def assert_all_given_back(limits: int) -> None:
+    """After the container's end, and with it that of its clients, no charge is left on the card."""
+    until(lambda: (int(stat("limits_bytes")), int(stat("ended_bytes"))) == (limits, 0))
 
 
 def test_a_size_of_all_ones_is_no_size(faults):
@@ -111,6 +153,7 @@ def test_a_size_of_all_ones_is_no_size(faults):
 
 
 def test_an_object_that_is_refused_and_not_freed_stays_charged(faults, personality):
+    limits = int(stat("limits_bytes"))
     with Box(next(NAMES), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
@@ -118,6 +161,7 @@ def test_an_object_that_is_refused_and_not_freed_stays_charged(faults, personali
         faults(2, times=2)
         assert gpu.alloc_vidmem(16 * MIB)[0] == nv.NV_ERR_NO_MEMORY
         assert not left() and box.used == used + 16 * MIB
+    assert_all_given_back(limits)
 
 
 def test_a_new_channel_that_cannot_be_frozen_is_reported(faults, tenants):

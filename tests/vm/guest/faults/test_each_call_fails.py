@@ -24,8 +24,9 @@ from slicebox import nvclient as nv
 from cgpu_common.kernel_abi import G, S
 from cgpu_common.model import SlotWant
 from cgpu_common.netlink import NetlinkLink
+from cgpu_common.policies import TABLE, Policy
 
-pytestmark = [pytest.mark.long, pytest.mark.debug_ok]
+pytestmark = [pytest.mark.long, pytest.mark.debug_ok, pytest.mark.needs("ftrace")]
 
 ID = "e5" * 32
 OTHER = "0e" * 32
@@ -72,7 +73,7 @@ def netlink(box: Box) -> Step:
 def settings(box: Box) -> Step:
     """Every policy, and every node that is written."""
     yield
-    for policy in (0, 1, 2, 3, 4, 6, 5):
+    for policy in sorted(TABLE, key=lambda one: one == Policy.NATIVE):
         (PROC / "0/policy").write_text(str(policy))
     for name in ("max_inst", "prio_ratio", "slice_us", "overcommit", "default_memsize", "uvm"):
         path = PROC / "0" / name

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from slicebox import Box, nvsim_as, until
+from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once]
 
@@ -44,10 +45,43 @@ def any_driver() -> Iterator[None]:
     ANY_DRIVER.write_text("0")
 
 
-def test_a_branch_compared_in_part_is_refused():
-    with nvsim_as("t4", version="615.71.09"), pytest.raises(OSError) as refused:
-        Box("b8" * 32, 256)
-    assert refused.value.errno == errno.EOPNOTSUPP
+#: Of 620 no sources are there: a driver of 615 that names itself so, as far as gVisor's nvproxy shows the difference.
+UNKNOWN = {"version": "615.71.09", "called": "620.6.0"}
+NOT_ACCEPTED = {
+    "compared in part": ({"version": "615.71.09"}, "615.71.09", 615),
+    "unknown, newer": (UNKNOWN, "620.6.0", 615),
+    "unknown, older": ({"version": "535.261.03", "called": "525.147.05"}, "525.147.05", 535),
+    "no number": ({"version": "580.105.08", "called": "main"}, "main", 535),
+}
+
+
+@pytest.mark.parametrize(("parameters", "name", "rows"), NOT_ACCEPTED.values(), ids=NOT_ACCEPTED)
+def test_a_release_that_was_not_compared_is_refused(parameters: dict[str, str], name: str, rows: int, kernel_log):
+    """By name, with what would make it go; nothing of the container is there, and nothing holds the driver."""
+    kernel_log.news()
+    with nvsim_as("t4", **parameters):
+        with pytest.raises(OSError) as refused:
+            Box("b8" * 32, 256)
+        assert refused.value.errno == errno.EOPNOTSUPP
+        assert re.search(
+            rf"driver {name} is of no branch .*any_driver=1 accepts it with the rows of {rows}", kernel_log.news()
+        )
+        assert (Box.listed(), list(Path("/dev/cgpu").iterdir())) == ([], [])
+        assert int(Path("/sys/module/nvsim/refcnt").read_text()) == 0
+
+
+@pytest.mark.usefixtures("any_driver")
+def test_an_unknown_release_with_any_driver_has_the_limit():
+    """By the rows of the newest branch: what the container has is what it was given, and no call more."""
+    with nvsim_as("t4", **UNKNOWN), Box("b8" * 32, 256) as box, box.client() as client:
+        gpu = client.gpu(0)
+        assert client.ctl.version()[1] == "620.6.0"
+        assert gpu.memory()["total"] == 256 << 20
+        status, memory = gpu.alloc_vidmem(200 << 20)
+        assert (status, box.used) == (0, 200 << 20)
+        assert gpu.alloc_vidmem(100 << 20)[0] == nv.NV_ERR_NO_MEMORY
+        assert client.control(gpu.subdevice, 0x20803099, bytes(8))[0] == nv.NV_ERR_NOT_SUPPORTED, "a call of no row"
+        assert (gpu.free(memory), box.used) == (0, 0)
 
 
 @pytest.mark.usefixtures("any_driver")

@@ -17,7 +17,6 @@ import engine_box as e
 import pytest
 import unit_box as u
 import yaml
-from blocks import marked
 from cri import Cri
 from docker_box import REPO, call, must, until
 from written_box import BOOKS, written
@@ -83,11 +82,7 @@ def run(name: str, *more: str, sums: Path | None = None) -> d.subprocess.Complet
 @pytest.fixture(scope="module", autouse=True)
 def before() -> Iterator[set[str]]:
     """A node without cgpu, with containerd and a driver; the files that are there."""
-    if call("dpkg-query", "--show", "cgpu").returncode == 0:
-        must("dpkg", "--no-triggers", "--purge", "cgpu", "cgpu-dkms")
-    if Path("/proc/cgpu_km").exists():
-        for command in marked((REPO / "docs/user/install.md").read_text())["unloaded"]:
-            must("bash", "-c", command)
+    u.purge()
     for path in UPDATES.glob("cgpu_*.ko"):
         path.unlink()
     if UPDATES.exists():

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box, fb_used, until
+from sharebox import stat
+from slicebox import MIB, Box, clean_box, command, ended, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.attached
@@ -57,6 +58,30 @@ def test_what_a_file_carries_is_charged(box: Box, gpu: nv.Gpu):
         assert gpu.free(memory) == 0
         assert box.used == box.stat("used_data_bytes") == 4 * MIB
     until(lambda: box.used == 0)
+
+
+def test_what_was_exported_to_a_mapped_file_is_the_cards():
+    """A mapping keeps the control file of a destroyed container, and that the memory. The slot is free."""
+    before, taken = stat("limits_bytes"), fb_used()
+    with Box("e1" * 32, 64) as one:
+        rm = one.client()
+        gpu = rm.gpu(0)
+        carrier = nv.Ctl(one.dev)
+        assert gpu.alloc_vidmem(4 * MIB)[0] == 0
+        status, system = gpu.alloc_sysmem(4096)
+        assert (status, rm.map_memory(carrier, gpu.device, system, 4096)[0]) == (0, 0)
+        mapping = carrier.mmap(4096)  # before the export: the driver maps no file that has objects
+        assert export(gpu, gpu.alloc_vidmem(8 * MIB)[1], carrier.fd) == 0
+        carrier.close()
+        rm.close()
+        command(f"destroy {one.name}")
+        assert not one.there()
+    assert (stat("limits_bytes") - before, stat("ended_bytes"), fb_used() - taken) == (8 * MIB, 8 * MIB, 8 * MIB)
+    (line,) = ended()
+    assert line.endswith(f" gpu=0:{8 * MIB}")
+    mapping.close()
+    until(lambda: not ended())
+    assert (stat("limits_bytes"), stat("ended_bytes"), fb_used()) == (before, 0, taken)
 
 
 @pytest.mark.checked

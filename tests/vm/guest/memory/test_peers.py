@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from peers_box import DISABLE, ENABLE, NAMES, NO_NUMBER, NV_ERR_INVALID_DEVICE, PAIR, Pair, access, shared_space
-from slicebox import MIB, Box, fb_used, until
+from slicebox import MIB, Box, command, ended, fb_used, nvsim_as, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.gpus(2), pytest.mark.once, pytest.mark.attached]
@@ -89,6 +90,28 @@ def test_the_neighbours_gpu_is_no_peer(both: Both):
         gpu = rm.gpu(0)
         params = struct.pack("<2I", gpu.subdevice, both.second.subdevice).ljust(72 if rm.branch < 590 else 88, b"\0")
         assert rm.alloc(P2P, None, params)[0] == nv.NV_ERR_INVALID_ARGUMENT
+
+
+@pytest.mark.alone
+def test_two_architectures_in_one_container(kernel_log):
+    """Each GPU has its own limit, and neither reaches the other's memory; the kernel log has the reason."""
+    with nvsim_as(os.environ["PROFILE"] or "t4", mixed=1), Both() as both:
+        rm, first, second = both.rm, both.first, both.second
+        kernel_log.news()
+        assert rm.p2p_caps(first.card.gpu_id, second.card.gpu_id) == (0, 0, b"\x05" * 9, (NO_NUMBER,) * 4)
+        assert "GPUs of different architectures are no peers: copies" in kernel_log.news()
+        assert both.peers(first.subdevice, second.subdevice)[0] == nv.NV_ERR_NOT_SUPPORTED
+        space = second.space()
+        _, memory = first.alloc_vidmem(4 * MIB)
+        assert access(shared_space(space, first), ENABLE, first, second) == nv.NV_ERR_NOT_SUPPORTED
+        assert space.map(memory, 4 * MIB)[0] == NV_ERR_INVALID_DEVICE
+        for gpu in (first, second):
+            assert gpu.memory()["total"] == LIMIT_MIB * MIB
+            assert gpu.alloc_vidmem(LIMIT_MIB * MIB + MIB)[0] == nv.NV_ERR_NO_MEMORY
+        assert second.alloc_vidmem(8 * MIB)[0] == 0
+        assert both.used() == (4 * MIB, 8 * MIB)
+        rm.close()
+        space.uvm.close()
 
 
 # ---- peer objects ----
@@ -244,6 +267,24 @@ def test_the_owner_ends_while_a_peer_of_another_process_maps(both: Both):
     ours.send(b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     until(lambda: both.used() == (0, 0))
+
+
+@pytest.mark.checked
+def test_the_container_ends_while_a_peer_maps():
+    """What open files hold is given back at once, the peer's mapping too; a later call says that it is gone."""
+    before = fb_used(0), fb_used(1)
+    both = Both()
+    first, space = both.first, both.second.space()
+    uvm = shared_space(space, first)
+    assert access(uvm, ENABLE, first, both.second) == 0
+    _, memory = first.alloc_vidmem(8 * MIB)
+    assert space.map(memory, 8 * MIB)[0] == 0
+    command(f"destroy {both.name}")
+    until(lambda: (fb_used(0), fb_used(1)) == before)
+    until(lambda: not ended())
+    assert uvm.raw(DISABLE, bytearray(first.uuid + both.second.uuid + bytes(4))) == errno.ENODEV
+    uvm.close()
+    both.rm.close()
 
 
 class Process:

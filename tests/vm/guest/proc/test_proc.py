@@ -25,6 +25,8 @@ from typing import Any
 import forked
 import pytest
 
+from cgpu_common.policies import TABLE
+
 pytestmark = pytest.mark.debug_ok
 
 PROC = Path("/proc/cgpu_km")
@@ -389,9 +391,8 @@ def test_echo_and_no_newline(create: Create) -> None:
 def test_every_policy_that_works_can_be_chosen_while_containers_live(create: Create) -> None:
     create()
     controls = set(stats(GPU)["control"].split(","))
-    for policy in (0, 1, 2, 3, 4, 5):
-        needs = {4: "timeslice", 5: None}.get(policy, "freeze")
-        if needs is None or needs in controls:
+    for policy, facts in TABLE.items():
+        if not facts.control or facts.control in controls:
             write(GPU / "policy", policy)
             assert value(GPU / "policy") == policy
         else:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
 
 import forked
 import pytest
@@ -20,9 +21,11 @@ from cgpu_common.errors import KernelRefused
 from cgpu_common.kernel_abi import G, S
 from cgpu_common.model import KernelGpu, SlotWant
 from cgpu_common.netlink import NetlinkLink
+from cgpu_common.policies import Policy
 
 pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
+SWITCH_US = Path("/sys/module/cgpu_km/parameters/switch_us")
 NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 DEFAULTS = {
     G.POLICY: 5,
@@ -54,6 +57,25 @@ def box() -> Iterator[Box]:
         set_gpu(0, DEFAULTS)
         yield box
         set_gpu(0, DEFAULTS)
+
+
+def test_what_a_switch_takes_is_named_as_assumed_or_set(box: Box) -> None:
+    """nvsim's chip is of the profile's architecture. A parameter over 10 ms is taken as 10 ms."""
+    arch = Path("/sys/module/nvsim/parameters/arch").read_text().strip()
+    assumed = {"ampere": ("85", "a100"), "hopper": ("205", "h100")}.get(arch, ("140", "between"))
+
+    def switch() -> tuple[str, str]:
+        stat = dict(line.split(" ", 1) for line in (PROC / "0/stat").read_text().splitlines())
+        return stat["switch_us"], stat["switch_source"]
+
+    assert switch() == assumed
+    for text, us in (("123", "123"), ("20000", "10000")):
+        SWITCH_US.write_text(text)
+        try:
+            assert switch() == (us, "set")
+        finally:
+            SWITCH_US.write_text("0")
+    assert switch() == assumed
 
 
 def test_every_value_is_set_and_read_back(box: Box) -> None:
@@ -96,7 +118,7 @@ def test_memory_by_the_drivers_account(box: Box) -> None:
 
 
 BAD = [
-    ({G.POLICY: 7}, errno.EINVAL, "policy: 0 to 6"),
+    ({G.POLICY: len(Policy)}, errno.EINVAL, "policy: no policy has this number"),
     ({G.MAX_INST: 0}, errno.EINVAL, "max_inst: 1 to 25"),
     ({G.MAX_INST: 26}, errno.EINVAL, "max_inst: 1 to 25"),
     ({G.MAX_INST: 1}, errno.EBUSY, "max_inst: more containers or weight"),

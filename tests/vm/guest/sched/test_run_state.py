@@ -139,7 +139,7 @@ def test_ones_are_nothing_known_as_long_as_they_last(boxes, personality):
     ("fault", "why"), [(REFUSED, "reads are refused"), (ZEROS, "enabled channels show to be disabled")]
 )
 def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, fault, why):
-    with opened(boxes[0]) as a:
+    with opened(boxes[0]) as a, opened(boxes[1]):
         kernel_log.news()
         personality(chram_fault=fault)
         until(lambda: state()[1] == 0, 2)
@@ -151,7 +151,7 @@ def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, f
         a.channels[0].wait()
         assert state() == ("none", 0, 0), "a source that was wrong once is not enabled again by itself"
         put("policy", NATIVE)
-        until(lambda: state() == ("chram", 1, 0), 2)
+        until(lambda: state() == ("chram", 2, 0), 2)
 
 
 def test_bits_that_stick_are_found_by_a_freeze(boxes, personality, kernel_log):
@@ -184,6 +184,20 @@ def test_a_faulted_tenant_does_not_take_the_source_from_the_others(boxes):
         while time.monotonic() < end:
             assert state() == ("chram", 1, 0)
             time.sleep(0.02)
+
+
+def test_a_faulted_tenant_alone_takes_no_source_from_those_that_come_later(boxes):
+    """Its channels contradict what the module believes for longer than 8 counts."""
+    with opened(boxes[0]) as a:
+        a.channels[0].submit(op=99)
+        until(a.channels[0].group.fault)
+        until(lambda: state() == ("chram", 0, 0), 2)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            assert state() == ("chram", 0, 0), "its own is unknown"
+            time.sleep(0.02)
+        with opened(boxes[1]):
+            until(lambda: state() == ("chram", 1, 0), 2)
 
 
 def test_many_channels_make_their_own_slot_unknown_only(boxes):

@@ -130,7 +130,7 @@ def test_ones_are_nothing_known_as_long_as_they_last(boxes, personality):
     ("fault", "why"), [(REFUSED, "reads are refused"), (ZEROS, "enabled channels show to be disabled")]
 )
 def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, fault, why):
-    with opened(boxes[0]):
+    with opened(boxes[0]), opened(boxes[1]):
         kernel_log.news()
         personality(chram_fault=fault)
         until(lambda: state()[1] == 0, 2)
@@ -138,7 +138,7 @@ def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, f
         assert kernel_log.news().count(f"GPU 0: the run state of channels is not used: {why}") == 1
         personality(chram_fault=0)
         put("policy", NATIVE)
-        until(lambda: state() == ("pccsr", 1, 0), 2)
+        until(lambda: state() == ("pccsr", 2, 0), 2)
 
 
 def test_bits_that_stick_are_found_by_a_freeze(boxes, personality, kernel_log):

@@ -13,12 +13,17 @@ So 1.5 pp holds with room, and each test differs from what any other policy woul
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
 import time
 
 import pytest
 from sharebox import BURST, FAIR, FIXED, NATIVE, NEAR, PREEMPTIVE, SOFT, WEIGHTED, look, near, put, shares, stat
 from slicebox import CLIENTS
+
+from cgpu_common.kernel_abi import S
+from cgpu_common.netlink import NetlinkLink
 
 pytestmark = pytest.mark.icount
 
@@ -86,6 +91,27 @@ def test_a_ceiling_bounds_the_lone_and_leaves_the_rest(tenants):
     assert sum(got) > 95
     a.write("ceiling", 0)
     assert shares(a, b) == near(50, 50)
+
+
+def test_a_set_of_weight_and_ceiling_gives_no_new_budget(tenants):
+    """A full budget is 7 ms: with each of a hundred in a second it would have all of the GPU."""
+    put("policy", BURST)
+    a = tenants(ceiling=2).start()
+    both, stop, done = {0: {S.WEIGHT: 1, S.CEILING: 2}}, threading.Event(), []
+
+    def again():
+        while not stop.wait(0.01):
+            asyncio.run(NetlinkLink().set(a.box.name, 0, both))
+            done.append(both)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        assert shares(a) == near(25)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(done) > 50
 
 
 def test_soft_is_about_equal_and_native_is_not(tenants):

@@ -7,14 +7,18 @@ are left out, as the root of this machine would not survive it (9p over virtio).
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
+import os
+import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sharebox import NATIVE, PREEMPTIVE, WEIGHTED, near, put, shares, stat
-from slicebox import Box, nvclient, until
+from slicebox import MIB, Box, child, command, nvclient, until
 
 PM_TEST, STATE = Path("/sys/power/pm_test"), Path("/sys/power/state")
 DELAY = Path("/sys/module/suspend/parameters/pm_test_delay")
@@ -151,6 +155,70 @@ def test_containers_are_thawed_before_the_drivers_own_suspend(word):
         finally:
             SUSPEND.write_text("resume")
             put("policy", NATIVE)
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("last", [False, True], ids=["one-of-two", "the-last"])
+def test_a_container_ends_when_the_driver_is_awake(last: bool):
+    """Its mappings keep clients, which are freed in the driver, and the last container detaches from it: later."""
+    with contextlib.ExitStack() as there:
+        if not last:
+            there.enter_context(Box("b" * 64))
+        box = Box("a" * 64)
+        rm = there.enter_context(box.client())
+        gpu = rm.gpu(0)
+        gpu.map_cpu(gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)
+        before = asleep_calls()
+        SUSPEND.write_text("suspend")
+        try:
+            command(f"destroy {box.name}")
+            time.sleep(0.5)
+            assert box.there()
+            assert asleep_calls() == before
+        finally:
+            SUSPEND.write_text("resume")
+        until(lambda: not box.there(), 10)
+        assert asleep_calls() == before
+
+
+@pytest.mark.checked
+def test_a_process_closes_its_files_while_a_containers_end_waits_for_the_card():
+    """Or it would wait where it cannot be frozen, and the system would not fall asleep."""
+
+    def close() -> None:
+        mapping = mapped()
+        os.write(ready, b"m")
+        os.read(go, 1)
+        mapping.close()
+        os.write(ready, b"c")
+
+    def mapped() -> mmap.mmap:
+        """All that is left of a client is this mapping, which keeps its file."""
+        rm = box.client()
+        gpu = rm.gpu(0)
+        node = gpu.open_node()
+        node.register(rm.ctl)
+        assert rm.map_memory(node, gpu.device, gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)[0] == 0
+        mapping = mmap.mmap(node.fd, 2 * MIB)
+        for file in (node, gpu.node, rm.ctl):
+            file.close()
+        return mapping
+
+    wait, ready = os.pipe()
+    go, say = os.pipe()
+    box = Box("a" * 64)
+    with Box("b" * 64), mapped(), child(close):
+        assert os.read(wait, 1) == b"m"
+        SUSPEND.write_text("suspend")
+        try:
+            command(f"destroy {box.name}")
+            time.sleep(0.5)
+            assert box.there()
+            os.write(say, b"g")
+            assert select.select([wait], [], [], 5)[0], "it waits"
+        finally:
+            SUSPEND.write_text("resume")
+        until(lambda: not box.there(), 10)
 
 
 def test_the_system_and_the_driver_sleep_one_within_the_other(suspend):

@@ -64,6 +64,8 @@ SEALED = [
     "rm_ioctl",
     "os_memcpy_from_user",
     "os_memcpy_to_user",
+    "os_lock_user_pages",
+    "os_unlock_user_pages",
     "nv_get_file_private",
     "nv_dma_buf_export",
     "nv_is_gpu_accessible",
@@ -73,7 +75,10 @@ SEALED = [
     "uvm_va_space_create",
     "uvm_va_space_register_gpu",
     "uvm_api_alloc_semaphore_pool",
+    "uvm_api_create_external_range",
     "uvm_api_free",
+    "uvm_api_create_range_group",
+    "uvm_api_destroy_range_group",
     "uvm_va_range_create_mmap",
 ]
 

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/* High priority: the ceiling as a budget. */
+#include "sched_prio.h"
+
+#include "sched_dense.h"
+#include "sched_hwshare.h"
+
+#define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
+#define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
+
+/**
+ * cgpu_prio_budget_max_ns() - a full budget
+ * @t: the scheduler
+ */
+s64 cgpu_prio_budget_max_ns(const struct cgpu_sched *t)
+{
+	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
+}
+
+/**
+ * cgpu_prio_fill_budget() - another policy begins with a full budget
+ * @t: the scheduler
+ */
+void cgpu_prio_fill_budget(struct cgpu_sched *t)
+{
+	t->prio_budget_ns = cgpu_prio_budget_max_ns(t);
+}
+
+/**
+ * cgpu_prio_end_period() - periods do not hold high priority any more
+ * @t: the scheduler
+ *
+ * A budget does, or timeslices. Kept, the period would be charged for all of the time until one is needed again,
+ * and high priority be frozen for the rest of that one. What it may use of the next is by its budget.
+ */
+void cgpu_prio_end_period(struct cgpu_sched *t)
+{
+	t->prio_throttled = 0;
+	t->prio_period_ns = 0;
+}
+
+/**
+ * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms periods
+ * @t: the scheduler
+ * @budgeted: the run state of every high-priority slot is known
+ *
+ * A change begins with no period. The budget stays what it is, and is charged in both: closing
+ * and opening the GPU gives no new one.
+ */
+void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
+{
+	if (t->prio_budgeted == budgeted)
+		return;
+	t->prio_budgeted = budgeted;
+	cgpu_prio_end_period(t);
+}
+
+/**
+ * cgpu_prio_budget_used_up() - must the high-priority slots share the GPU now
+ * @t: the scheduler, accounted up to now
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * The budget grows by prio_ratio of the time and shrinks by what high priority ran while
+ * others had work. Full, it lasts for a second without a break.
+ */
+bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
+{
+	u64 left;
+
+	if (t->prio_budget_ns <= 0)
+		t->prio_throttled = 1;
+	else if (t->prio_budget_ns >= RESUME_NS)
+		t->prio_throttled = 0;
+	if (t->prio_throttled)
+		left = RESUME_NS;
+	else
+		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + CGPU_PRIO_SLACK_NS;
+	if (left < *left_ns)
+		*left_ns = left;
+	return t->prio_throttled;
+}
+
+/**
+ * cgpu_prio_charge_budget() - time has passed
+ * @t: the scheduler
+ * @ran: slots that could run and had opened the GPU
+ * @len_ns: how long
+ *
+ * While high priority is awake, what the others do not get is its own, so are gaps that could be lent.
+ */
+void cgpu_prio_charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
+{
+	u32 high = t->opened_mask & t->weighted_mask[1] & ~t->asleep_mask & ~t->capped_mask;
+	u32 low = ran & t->weighted_mask[0];
+	/* A slot that is frozen asleep may have work that its word does not show. */
+	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~(t->asleep_mask & t->run_mask);
+	s64 most = cgpu_prio_budget_max_ns(t);
+	u64 all, got;
+
+	if (len_ns > BURST_NS)
+		len_ns = BURST_NS;
+	got = len_ns;
+	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
+	cgpu_dense_note(t, high, len_ns);
+	all = cgpu_hw_weight(t, ran, true);
+	for (; low; low &= low - 1)
+		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
+	if (rivals && high && !cgpu_dense_forgives(t, high))
+		t->prio_budget_ns -= (s64)got;
+	if (t->prio_budget_ns > most)
+		t->prio_budget_ns = most;
+	if (t->prio_budget_ns < -most)
+		t->prio_budget_ns = -most;
+}
+
+/**
+ * cgpu_prio_charge_handover() - the GPU went to others and comes back
+ * @t: the scheduler
+ * @slot: it has work again
+ *
+ * The others lost the switch to them, which is in the gap, from their rest. While high priority
+ * shares the GPU they have their rest by timeslices.
+ */
+void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot)
+{
+	if (t->slot[slot].highprio && !t->prio_throttled && (t->run_mask & t->busy_mask & t->weighted_mask[0]))
+		t->prio_budget_ns -= (s64)t->switch_ns;
+}
