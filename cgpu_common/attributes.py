@@ -45,6 +45,9 @@ class Table:
         self._by_number = {int(attr): (attr.name, form.read) for attr, form in forms.items()}
         self._by_name = {attr.name: (attr | form.flag, form.write) for attr, form in forms.items()}
 
+    def names(self) -> set[str]:
+        return set(self._by_name)
+
     def nest(self) -> Form:
         return Form(self.read, self.write, _NESTED)
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""PURE: parsers of /proc/<pid>/cgroup, cgroup.events, /proc/<pid>/stat, /proc/<pid>/status and fdinfo."""
+"""PURE: parsers of /proc/<pid>/cgroup, cgroup.events, and of stat, status, mountinfo and fdinfo of a process."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _HEX_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_OCTAL = re.compile(r"\\([0-7]{3})", re.ASCII)  # a blank, tab, line end or backslash in mountinfo
 _SCOPES = ("runc", "crun", "libpod", "docker", "nerdctl", "cri-containerd", "crio")
 
 
@@ -62,6 +65,43 @@ def pid_of_fdinfo(text: str) -> int | None:
             pid = line[4:].strip()
             return int(pid) if pid.isdecimal() and int(pid) > 0 else None
     return None
+
+
+class Mount(NamedTuple):
+    """A line of mountinfo."""
+
+    device: str  # "MAJOR:MINOR"
+    root: str  # the part of the file system that is mounted, by its path there
+    point: str
+    kind: str
+    options: str  # of the file system
+
+
+def mounts(mountinfo: str) -> Iterator[Mount]:
+    """Lines of another form are left out."""
+    for line in mountinfo.splitlines():
+        words, _, about = line.partition(" - ")
+        fields, more = words.split(" "), about.split(" ")
+        if len(fields) > 4:
+            root, point = (_OCTAL.sub(lambda found: chr(int(found[1], 8)), word) for word in fields[3:5])
+            yield Mount(fields[2], root, point, more[0], more[-1])
+
+
+def mounts_below(mountinfo: str, kind: str, directory: str) -> bool:
+    """Is a file of this directory of a file system of this kind mounted? One that was removed is not."""
+    return any(
+        one.kind == kind and one.root.startswith(f"/{directory}/") and not one.root.endswith("//deleted")
+        for one in mounts(mountinfo)
+    )
+
+
+def of_engine(path: str) -> tuple[str, str]:
+    """The id of 64 hex digits in the path of a cgroup, and the path down to it; "" and the path: there is none."""
+    parts = path.split("/")
+    for place, part in enumerate(parts):
+        if (found := _HEX_ID.search(part)) and "conmon" not in part:
+            return found[0], "/".join(parts[: place + 1])
+    return "", path
 
 
 def mentions_id(name: str, container_id: str) -> bool:

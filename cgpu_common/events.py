@@ -148,9 +148,10 @@ def _held(container: Container) -> str:
 
 def _refused(event: KernelEvent, container: str, gpu: str) -> str:
     value = event.values
+    card = f"; the card has no room: held by {value['why']}" if value.get("why") else ""
     return (
         f"{container} was refused {_mib(value.get('asked', 0))} on {gpu}: {_mib(value.get('used', 0))} of "
-        f"{_mib(value.get('limit', 0))} are in use (process {value.get('pid', 0)}){_more(event)}"
+        f"{_mib(value.get('limit', 0))} are in use (process {value.get('pid', 0)}){_more(event)}{card}"
     )
 
 

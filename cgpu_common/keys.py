@@ -44,6 +44,12 @@ class Kind:
     words: str
     least: int | None = None  #: of a number
     most: int | None = None
+    page: str = ""  #: words for the example and the pages, if `words` would list all policies
+
+    @property
+    def shown(self) -> str:
+        """In the example and on the pages."""
+        return self.page or self.words
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -89,6 +95,7 @@ POLICY = Kind(
     policies.ALLOWED,
     0,
     len(policies.NAMES) - 1,
+    "the name or the number of a policy, which `cgpu policy list` prints",
 )
 
 

@@ -282,6 +282,7 @@ class Record:
     slice: tuple[str, int] | None = None  # id and cookie of the kernel's container, if several containers share it
     pod: str = ""  # namespace/name, if a grant named the pod
     pod_uid: str = ""
+    container: str = ""  # its name in the pod
     mps: MpsClient | None = None  # the kernel has no container of it
 
     @property

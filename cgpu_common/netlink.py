@@ -12,6 +12,7 @@ import errno
 import os
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
@@ -159,19 +160,15 @@ def gpu_message(index: int, values: Mapping[G, int]) -> CgpuMsg:
     return _message(Cmd.SET_GPU, [("GPU", [("INDEX", index), *settings])])
 
 
+def _fields(kind: type, pairs: Pairs, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names of the dataclass's fields; @defaults: values of attributes that a message may lack."""
+    names = {field.name for field in fields(kind)}
+    return {**defaults, **{name.lower(): value for name, value in pairs if name.lower() in names}}
+
+
 def _slot(pairs: Pairs) -> Slot:
-    values = dict(pairs)
-    return Slot(
-        gpu=values["GPU"],
-        minor=values.get("MINOR", 0),
-        nv_minor=values.get("NV_MINOR", 0),
-        limit=values.get("LIMIT", 0),
-        used=values.get("USED", 0),
-        weight=values.get("WEIGHT", 0),
-        highprio=bool(values.get("HIGHPRIO", 0)),
-        ceiling=values.get("CEILING", 0),
-        host_limit=values.get("HOST_LIMIT", 0),
-    )
+    found = _fields(Slot, pairs, {"minor": 0, "nv_minor": 0, "limit": 0, "weight": 0, "highprio": 0})
+    return Slot(**{**found, "highprio": bool(found["highprio"])})
 
 
 def _container(values: Mapping[str, Any]) -> Container:
@@ -193,28 +190,9 @@ def container_of(msg: CgpuMsg) -> Container | None:
 
 
 def _gpu(pairs: Pairs) -> KernelGpu:
-    values = dict(pairs)
-    return KernelGpu(
-        index=values["INDEX"],
-        uuid=values.get("UUID", ""),
-        pci=values.get("PCI", ""),
-        nv_minor=values.get("NV_MINOR", 0),
-        total=values.get("TOTAL", 0),
-        policy=values.get("POLICY", 5),
-        max_inst=values.get("MAX_INST", 20),
-        free_weight=values.get("FREE_WEIGHT", 0),
-        prio_ratio=values.get("PRIO_RATIO", 80),
-        slice_us=values.get("SLICE_US", 0),
-        instances=values.get("INSTANCES", 0),
-        uvm=values.get("UVM", 0),
-        default_memsize=values.get("DEFAULT_MEMSIZE", 0),
-        overcommit=values.get("OVERCOMMIT", 100),
-        slice_is_set=bool(values.get("SLICE_IS_SET", 0)),
-        used=values.get("USED", 0),
-        driver_free=values.get("DRIVER_FREE"),
-        born=values.get("BORN", 0),
-        limits=values.get("LIMITS"),
-    )
+    lacking = {"uuid": "", "pci": "", "nv_minor": 0, "total": 0, "free_weight": 0, "slice_is_set": 0}
+    found = _fields(KernelGpu, pairs, {**lacking, "default_memsize": 0})
+    return KernelGpu(**{**found, "slice_is_set": bool(found["slice_is_set"])})
 
 
 def gpu_of(msg: CgpuMsg) -> KernelGpu | None:

@@ -8,7 +8,7 @@ with restartPolicy Always) from their start on, main containers at last, so a GP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cgpu_common import links
@@ -174,25 +174,25 @@ def _phases(containers: Sequence[Need]) -> list[int]:
     return sorted({one.step for one in containers if one.phase != MAIN})
 
 
-def _range(one: Need, steps: Sequence[int]) -> range:
-    """The phases in which it runs, as indices into @steps; len(steps) is the main phase."""
-    if one.phase == MAIN:
-        return range(len(steps), len(steps) + 1)
-    first = steps.index(one.step)
-    return range(first, first + 1 if one.phase == INIT else len(steps) + 1)
-
-
 def peak(containers: Sequence[Need]) -> Load:
-    """The most that they take of one GPU at a time."""
-    steps = _phases(containers)
-    phases = [NOTHING] * (len(steps) + 1)
+    """The most that they take of one GPU at a time. A main container runs in the last phase, an init container in its
+    own, a sidecar from its own on: what runs in a phase is what stays from before and what is there only then."""
+    if len(containers) == 1:
+        return containers[0].load
+    stays: dict[int, Load] = {}
+    only: dict[int, Load] = {}
+    main = NOTHING
     for one in containers:
-        for phase in _range(one, steps):
-            phases[phase] += one.load
-    most = NOTHING
-    for load in phases:
-        most = most.highest(load)
-    return most
+        if one.phase == MAIN:
+            main += one.load
+        else:
+            loads = only if one.phase == INIT else stays
+            loads[one.step] = loads.get(one.step, NOTHING) + one.load
+    most = running = NOTHING
+    for step in _phases(containers):
+        running += stays.get(step, NOTHING)
+        most = most.highest(running + only.get(step, NOTHING))
+    return most.highest(running + main)
 
 
 NO_SIZES: Mapping[int, Gpu] = {}
@@ -208,10 +208,14 @@ def loads_of(need: PodNeed, gpus: Mapping[str, Iterable[int]], sizes: Mapping[in
     return {gpu: peak(found) for gpu, found in on.items()}
 
 
-def _order(policy: str, free: Mapping[int, Load]) -> list[int]:
-    """GPUs, the preferred one first; equal ones by number."""
+def _preference(policy: str, free: Mapping[int, Load]) -> Callable[[int], tuple[int, int, int]]:
+    """The key by which the preferred GPU is first; equal ones by number."""
     sign = -1 if policy == SPREAD else 1
-    return sorted(free, key=lambda index: (sign * free[index].units, sign * free[index].core, index))
+    return lambda index: (sign * free[index].units, sign * free[index].core, index)
+
+
+def _order(policy: str, free: Mapping[int, Load]) -> list[int]:
+    return sorted(free, key=_preference(policy, free))
 
 
 def ranks(gpus: Iterable[Gpu]) -> dict[int, dict[int, int]]:
@@ -235,7 +239,7 @@ def place(
     A pod on several GPUs gets those with the best links; @policy decides between equal sets.
 
     The search for a split takes the largest container first and does not go back, so it may refuse what another order
-    could place. It takes containers x GPUs x phases steps.
+    could place. It takes containers x GPUs steps.
     """
     if need.choice != ANY:
         gpus = [gpu if gpu.why else replace(gpu, why=need.choice.lack(gpu)) for gpu in gpus]
@@ -254,27 +258,51 @@ def place(
 
 
 def _split(need: PodNeed, free: Mapping[int, Load], sizes: Mapping[int, Gpu], policy: str) -> Placement | None:
-    steps = _phases(need.containers)
-    phases = {index: [NOTHING] * (len(steps) + 1) for index in free}
     on: dict[str, tuple[int, ...]] = {}
-    # What runs for long first: init containers then reuse its place.
-    for one in sorted(need.containers, key=lambda one: (one.phase == INIT, *_size(one), -one.core, one.name)):
-        span = _range(one, steps)
-        rooms = {}
-        for index, loads in phases.items():
-            most = NOTHING
-            for phase in span:
-                most = most.highest(loads[phase])
-            room = free[index] - most
-            if one.on(sizes[index]).load.fits(room):
-                rooms[index] = room
-        if not rooms:
+    # What runs for long first: init containers then reuse its place. Of sidecars and main containers the most runs in
+    # the last phase, where all of them do.
+    last = dict(free)
+    sidecars: dict[int, dict[int, Load]] = {index: {} for index in free}
+    order = sorted(need.containers, key=lambda one: (*_size(one), -one.core, one.name))
+    for one in order:
+        if one.phase == INIT:
+            continue
+        if (index := _first(one, last, sizes, policy)) is None:
             return None
-        index = _order(policy, rooms)[0]
         on[one.name] = (index,)
-        for phase in span:
-            phases[index][phase] += one.on(sizes[index]).load
+        load = one.on(sizes[index]).load
+        last[index] -= load
+        if one.phase == SIDECAR:
+            sidecars[index][one.step] = sidecars[index].get(one.step, NOTHING) + load
+    inits = [one for one in order if one.phase == INIT]
+    rooms = _rooms_by_step({one.step for one in inits}, free, sidecars)
+    for one in inits:
+        there = rooms[one.step]
+        if (index := _first(one, there, sizes, policy)) is None:
+            return None
+        on[one.name] = (index,)
+        there[index] -= one.on(sizes[index]).load
     return Placement(on, loads_of(need, on, sizes))
+
+
+def _first(one: Need, rooms: Mapping[int, Load], sizes: Mapping[int, Gpu], policy: str) -> int | None:
+    """The preferred GPU of those with room for the container."""
+    fitting = {index: room for index, room in rooms.items() if one.on(sizes[index]).load.fits(room)}
+    return min(fitting, key=_preference(policy, fitting)) if fitting else None
+
+
+def _rooms_by_step(
+    steps: Iterable[int], free: Mapping[int, Load], sidecars: Mapping[int, Mapping[int, Load]]
+) -> dict[int, dict[int, Load]]:
+    """What the sidecars that have started by each step leave of each GPU."""
+    found: dict[int, dict[int, Load]] = {step: {} for step in sorted(steps)}
+    for index, room in free.items():
+        starts = sorted(sidecars[index].items())
+        for step, rooms in found.items():
+            while starts and starts[0][0] <= step:
+                room -= starts.pop(0)[1]
+            rooms[index] = room
+    return found
 
 
 def _size(one: Need) -> tuple[int, int, int]:

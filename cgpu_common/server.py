@@ -29,6 +29,7 @@ class Request:
 
     message: wire.Message
     peer_pid: int
+    peer_cgroup: str | None  # when it connected; None: of no cgroup below the root
     fd: int | None = None
 
     def take_fd(self) -> int | None:
@@ -136,7 +137,15 @@ async def _receive(sock: socket.socket, size: int, fds: list[int]) -> bytes:
 
 
 class Server:
-    def __init__(self, path: Path, handler: Handler, undelivered: Undelivered) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handler: Handler,
+        undelivered: Undelivered,
+        cgroup_of: Callable[[int], str | None] = lambda pid: None,
+    ) -> None:
+        """@cgroup_of: of a process."""
+        self._cgroup_of = cgroup_of
         self._path = path
         self._handler = handler
         self._unsent = undelivered
@@ -155,16 +164,19 @@ class Server:
         self._accepting = asyncio.create_task(self._accept(self._sock))
 
     def restore_socket(self) -> None:
+        """restore(), with the reason for which it fails in the log alone."""
+        try:
+            self.restore()
+        except (OSError, CgpuError) as error:
+            log.get().error("the socket is gone and cannot be made again", socket=str(self._path), error=str(error))
+
+    def restore(self) -> None:
         """Make the socket again after its path was removed with the contents of /run. A socket of another process on
-        this path is left alone."""
+        this path is left alone: raises Taken; OSError or CgpuError if it cannot be made."""
         if self._sock is None or self._accepting is None or self._is_ours():
             return
         old, accepting = self._sock, self._accepting
-        try:
-            self.start()
-        except (OSError, CgpuError) as error:
-            log.get().error("the socket is gone and cannot be made again", socket=str(self._path), error=str(error))
-            return
+        self.start()
         log.get().warning("the socket was gone and is made again", socket=str(self._path))
         accepting.add_done_callback(lambda _: old.close())  # after the event loop has stopped using it
         accepting.cancel()
@@ -207,6 +219,7 @@ class Server:
         request: Request | None = None
         try:
             pid, uid = peer_of(sock)
+            group = self._cgroup_of(pid)  # before is_outside_of_containers(), which refuses a process that has ended
             if not is_allowed(uid):
                 await self._reply(sock, wire.refusal("only root may send requests to cgpud"))
                 return
@@ -217,7 +230,7 @@ class Server:
             async with timeout(READ_TIMEOUT_S):
                 size = wire.length(await _receive(sock, frames.HEAD.size, fds))
                 message = wire.decode(await _receive(sock, size, fds))
-            request = Request(message, pid, fds.pop(0) if fds else None)
+            request = Request(message, pid, group, fds.pop(0) if fds else None)
             reply = await self._handler(request)
             if not await self._reply(sock, reply):
                 await self._unsent(request)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from cgpu_common import config as configuration
-from cgpu_common import exits, log, notify, toolkit
+from cgpu_common import dumpable, exits, log, notify, toolkit
 from cgpu_common.errors import CgpuError, Refused
 from cgpu_common.link import KernelLink
 from cgpu_common.output import note
@@ -41,7 +41,7 @@ async def serve(
     config: configuration.Config, config_path: Path | None, socket: Path, deps: Dependencies, log_format: str
 ) -> None:
     daemon = Daemon(config, deps)
-    server = Server(socket, daemon.handle, daemon.undelivered)
+    server = Server(socket, daemon.handle, daemon.undelivered, lambda pid: daemon.deps.facts.cgroup_path(pid))
     deps.restore_socket = server.restore_socket
     exporter = Exporter(daemon, Paths.below())
     stopping = asyncio.Event()
@@ -128,6 +128,8 @@ def main(
 ) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""
     try:
+        if not check:
+            dumpable.clear()
         if mps is not None:
             log.configure(log_format, "info")
             sys.exit(mps_unit.serve(mps))

@@ -158,6 +158,13 @@ def _emptied(name: str) -> NotSliced:
     )
 
 
+def _without_size(ours: dict[str, str]) -> NotSliced:
+    """No size, and nothing that was emptied. What says how a slice is to be and gives none is named."""
+    named = [name for name in (DEV, INDEX, WEIGHT, HIGHPRIO, CEILING) if _bare(ours.get(name, ""))]
+    warning = f"{', '.join(named)} without {CONTAINER}: the container has no slice and no limit" if named else ""
+    return NotSliced(f"{CONTAINER} is not set", warning)
+
+
 def _nvidia_limit(env: dict[str, str], *, is_size: bool) -> NamedLimit | None:
     """Of NVIDIA's variables, which their own toolkit refuses in the same cases. Without a limit the request is a size,
     as in NVIDIA's GPU fractions, and no bound of another size."""
@@ -208,7 +215,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False, nvidia_slices: 
         return _emptied(CONTAINER)
     elif not _bare(ours.get(VISIBLE, "")):
         empty = [VISIBLE] * (VISIBLE in ours) + theirs
-        return _emptied(empty[0]) if empty else NotSliced(f"{CONTAINER} is not set")
+        return _emptied(empty[0]) if empty else _without_size(ours)
     elif not default_memsize:
         warning = (
             f"{VISIBLE} without {CONTAINER} gives no slice: default_memsize of /proc/cgpu_km counts only with "

@@ -91,6 +91,6 @@ async def find(
         raise Refused(
             f"{env.PROMISE} promises a slice that an orchestrator gives, and config.json names no pod to give it to"
         )
-    grant = grants.add(await decider.decide(msgspec.to_builtins(pod), wait_s))
+    grant = grants.add(await decider.decide(msgspec.to_builtins(pod), wait_s), asked=True)
     log.get().info("granted", to=str(grant.subject), variables=grant.variables)
     return grant

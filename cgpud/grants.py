@@ -2,8 +2,9 @@
 """Grants: slices that an orchestrator gives to containers before they start, through the socket.
 
 A grant has the documented variables; they replace all variables of the container. Its subject is a container id, or a
-container of a pod, by the annotations that containerd or CRI-O itself writes into config.json. Neither the image nor
-the pod can set those. Grants are kept in files, one each, until they are revoked or the machine boots.
+container of a pod, by the annotations that containerd or CRI-O itself writes into config.json (labels.py). Neither the
+image nor the pod can set those. Grants are kept in files, one each, until they are revoked or the machine boots; of
+those that cgpud itself has requested, one whose container has ended makes way when there are GRANTS_MAX.
 
 A grant may describe the slice exactly, by `slots`, since the variables have one DEV for all GPUs. Its variables are
 then only what the container reads. `claim` names a slice that all containers with this claim share; `whole` gives one
@@ -12,6 +13,7 @@ GPU without isolation; with `mps` as a client of its MPS server.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping
@@ -22,17 +24,10 @@ import msgspec
 
 from cgpu_common.errors import Refused
 from cgpu_common.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
-from cgpu_common.model import Devices, NotSliced, Request, SlotRequest
+from cgpu_common.model import Devices, NotSliced, Record, Request, SlotRequest
 from cgpud import env, labels
 from cgpud.store import replace_file
 
-#: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.
-ANNOTATIONS = {
-    "namespace": labels.ANNOTATIONS["namespace"],
-    "pod": labels.ANNOTATIONS["pod"],
-    "uid": ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
-    "container": labels.ANNOTATIONS["name"],
-}
 GRANTS_MAX = 4096
 MIB_MAX = 1 << 30  # a petabyte: only a bound
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z", re.ASCII)
@@ -110,6 +105,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     claim: str = ""
     whole: str = ""  # UUID
     mps: GrantMps | None = None
+    asked: bool = False  # set by cgpud: it requested the grant for a promise, and does so at each later start
 
     def check(self) -> None:
         """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
@@ -161,25 +157,26 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def subjects(container_id: str, spec: Mapping[str, Any]) -> tuple[Subject, ...]:
-    """The subjects that name this container, the most specific first."""
-    annotations = spec.get("annotations")
-    given = annotations if isinstance(annotations, dict) else {}
-    pod = Subject(**{field: labels.annotation(given, names) for field, names in ANNOTATIONS.items()})
+    """The subjects that name this container, the most specific first. Raises Refused."""
     out = [Subject(id=container_id)]
-    if pod.namespace and pod.pod and pod.container:
+    found = labels.of_engine(spec)
+    pod = Subject("", *(found.get(field, "") for field in ("namespace", "pod", "uid", "name")))
+    if pod.namespace and pod.pod and pod.container and found.get("type") != labels.SANDBOX:
         out += [pod] if not pod.uid else [pod, msgspec.structs.replace(pod, uid="")]
     return tuple(out)
 
 
 class Grants:
-    """The grants in memory and in their directory."""
+    """The grants in memory and in their directory. @records: the daemon's, of containers that have not ended."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, records: Mapping[Any, Record]) -> None:
         self._directory = directory
-        self._grants: dict[Subject, Grant] = {}
+        self._records = records
+        self._grants: dict[Subject, Grant] = {}  # the one that was used last is the last
 
     def load(self) -> list[str]:
-        """Read the files. Returns the names of invalid ones: such a grant counts for nothing."""
+        """Read the files. Returns the names of invalid ones: such a grant counts for nothing. When each was
+        used is not in them, so the order is any."""
         damaged = []
         for path in sorted(self._directory.glob("*.json")):
             try:
@@ -202,21 +199,44 @@ class Grants:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path(grant.subject), grant)
 
-    def add(self, body: Any) -> Grant:
-        """Add or replace. Raises Refused; then nothing has changed."""
+    def _spare(self) -> Subject | None:
+        """The grant that was not used for the longest time, of a container that has ended and at whose next start
+        cgpud requests another one. One that was given would be missed, and so would one without a record."""
+        live = {(record.pod_uid, record.container) for record in self._records.values()}
+        for subject, grant in self._grants.items():
+            has_record = not grant.whole or grant.mps is not None
+            named = ((subject.uid, subject.container), (subject.uid, ""))  # "": of a version before this
+            if grant.asked and has_record and live.isdisjoint(named):
+                return subject
+        return None
+
+    def add(self, body: Any, asked: bool = False) -> Grant:
+        """Add or replace. Raises Refused; then nothing has changed. @asked: cgpud has requested it."""
         try:
-            grant = msgspec.convert(body, type=Grant)
+            grant = msgspec.structs.replace(msgspec.convert(body, type=Grant), asked=asked)
         except msgspec.ValidationError as error:
             raise Refused(f"not a grant: {error}") from error
         grant.check()
-        if grant.subject not in self._grants and len(self._grants) >= GRANTS_MAX:
-            raise Refused(f"there are {GRANTS_MAX} grants already")
+        is_more = grant.subject not in self._grants and len(self._grants) >= GRANTS_MAX
+        spare = self._spare() if is_more else None
+        if is_more and spare is None:
+            raise Refused(f"there are {GRANTS_MAX} grants already, each given or of a container that is there")
         try:
             self._write(grant)
+            if spare is not None:
+                self._drop(spare)
         except OSError as error:
+            if spare is not None:
+                with contextlib.suppress(OSError):
+                    self._path(grant.subject).unlink(missing_ok=True)
             raise Refused(f"cgpud cannot write its state: {error}") from error
+        self._grants.pop(grant.subject, None)  # else a replaced one keeps its place
         self._grants[grant.subject] = grant
         return grant
+
+    def _drop(self, subject: Subject) -> bool:
+        self._path(subject).unlink(missing_ok=True)
+        return self._grants.pop(subject, None) is not None
 
     def revoke(self, body: Any) -> bool:
         """False: there is no such grant. A container that has its slice keeps it."""
@@ -224,8 +244,7 @@ class Grants:
             subject = msgspec.convert(body, type=Subject)
         except msgspec.ValidationError as error:
             raise Refused(f"not the subject of a grant: {error}") from error
-        self._path(subject).unlink(missing_ok=True)
-        return self._grants.pop(subject, None) is not None
+        return self._drop(subject)
 
     def restore(self) -> None:
         """Write the files again that are missing: /run may have been cleared."""
@@ -238,4 +257,9 @@ class Grants:
         return [msgspec.to_builtins(subject) for subject in self._grants]
 
     def find(self, container_id: str, spec: Mapping[str, Any]) -> Grant | None:
-        return next((self._grants[one] for one in subjects(container_id, spec) if one in self._grants), None)
+        """Raises Refused."""
+        subject = next((one for one in subjects(container_id, spec) if one in self._grants), None)
+        if subject is None:
+            return None
+        self._grants[subject] = grant = self._grants.pop(subject)
+        return grant

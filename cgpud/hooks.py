@@ -78,8 +78,8 @@ def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any
     """NVIDIA's prestart hook would mount the real nodes over ours; with `config` it mounts libraries only."""
     if config is None:
         raise Refused(
-            "NVIDIA's legacy prestart hook would mount the whole GPU; "
-            "use its cdi mode, or set legacy_hook_config in cgpu.toml"
+            "NVIDIA's legacy prestart hook would mount the whole GPU: start the container without --gpus, "
+            "set the toolkit's mode to cdi, or set legacy_hook_config in cgpu.toml"
         )
     args = json_list(hook.get("args"), "hook args") or [posixpath.basename(str(hook["path"])), "prestart"]
     return {**hook, "args": [args[0], f"-config={config}", *_without_config(args[1:])]}
@@ -92,13 +92,13 @@ def _ours(path: str, which: str, *words: str) -> dict[str, Any]:
 
 
 def _kept(hook: dict[str, Any], legacy_config: str | None) -> dict[str, Any]:
-    """Another one's hook, in a container with a slice."""
+    """Another one's hook, in a container with a part of a GPU."""
     if is_legacy_hook(hook):
         return _tame_legacy_hook(hook, legacy_config)
     if calls_nvidia(hook):
         raise Refused(
             f"a hook of the container ({shorten(str(hook.get('path')))}) calls NVIDIA's command line tool, which would "
-            f"give it a whole GPU beside its slice; start it without (--gpus of ctr and nerdctl)"
+            f"give it more than its part of a GPU; start it without that hook (--gpus of ctr and nerdctl)"
         )
     return hook
 
@@ -111,7 +111,7 @@ def edited(
     spec: Spec, cookie: int, path: str, legacy_config: str | None, closed: str, *, restored: bool
 ) -> dict[str, Any]:
     """The hooks of a container with a slice. `path`: of cgpu-runtime. `closed`: the numbers to check, "" for none."""
-    stages = {stage: [_kept(hook, legacy_config) for hook in found] for stage, found in of_others(spec).items()}
+    stages: dict[str, Any] = kept(spec, legacy_config)
     life = f"--cookie={cookie}"
     root = json_object(spec.get("root"), "root").get("path", "rootfs")
     check = (f"--closed={closed}",) if closed else ()
@@ -127,17 +127,30 @@ def edited(
     return stages
 
 
-def with_life(spec: Spec, cookie: int, path: str) -> Spec:
-    """The spec of a container without a slice whose first process and end are reported to the daemon."""
+def kept(spec: Spec, legacy_config: str | None) -> dict[str, list[dict[str, Any]]]:
+    """The hooks of others in a container that has its part of a GPU from us. Raises Refused for one that would give it
+    more."""
+    return {stage: [_kept(hook, legacy_config) for hook in found] for stage, found in of_others(spec).items()}
+
+
+def with_life(spec: Spec, cookie: int, path: str, closed: str) -> Spec:
+    """The spec of a container without a slice whose first process and end are reported to the daemon, and which does
+    not start if a number of `closed` is open to it."""
     stages = of_others(spec)
     for stage, which in (("createRuntime", "bind"), ("poststop", "release")):
         stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--cookie={cookie}")]
-    return {**spec, "hooks": stages}
+    return {**spec, "hooks": _checked(stages, path, closed)}
 
 
 def with_check(spec: Spec, path: str, closed: str) -> Spec:
     """The spec of a container without a slice, which does not start if a number of `closed` is open to it."""
-    stages = of_others(spec)
-    for stage, which in (("createContainer", "check"), *((("poststart", "confirm"),) if _runs_late(stages) else ())):
+    return {**spec, "hooks": _checked(of_others(spec), path, closed)}
+
+
+def _checked(stages: dict[str, list[dict[str, Any]]], path: str, closed: str) -> dict[str, list[dict[str, Any]]]:
+    if not closed:
+        return stages
+    late = (("poststart", "confirm"),) if _runs_late(stages) else ()
+    for stage, which in (("createContainer", "check"), *late):
         stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--closed={closed}")]
-    return {**spec, "hooks": stages}
+    return stages

@@ -95,21 +95,20 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self.open = 0  # connections that are served
-        self.by_source: Counter[str] = Counter()  # by TLS
+        self.by_source: Counter[str] = Counter()  # by TCP
+        self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, where: Unix | Tcp, tls: ssl.SSLContext | None = None) -> None:
         """Raises OSError or CgpuError if the address cannot be used."""
-        if tls is not None and isinstance(where, Tcp):
-            listener = _listener(where)
-            self._accepting = asyncio.create_task(self._accept(listener, tls))
-        elif isinstance(where, Unix):
-            self._path = Path(where.path)
-            sock = open_socket(self._path)
-            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_MAX)
-        else:
-            self._server = await asyncio.start_server(self._serve, where.host, where.port, limit=REQUEST_MAX)
+        if isinstance(where, Tcp):
+            self._listener = _listener(where)
+            self._accepting = asyncio.create_task(self._accept(self._listener, tls))
+            return
+        self._path = Path(where.path)
+        sock = open_socket(self._path)
+        self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_MAX)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -123,47 +122,49 @@ class HttpServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._accepting
             self._accepting = None
+        if self._listener is not None:  # also of a task that was cancelled before its first step
+            self._listener.close()
+            self._listener = None
         for task in list(self._serving):
             task.cancel()
 
-    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         """At most HANDSHAKES_MAX without a certificate yet: the others wait in the kernel and take no descriptor of the
         daemon, which containers' starts need. One of a source that has SOURCE_MAX is closed at once."""
         loop, room = asyncio.get_running_loop(), asyncio.Semaphore(HANDSHAKES_MAX)
-        with listener:
-            while True:
-                await room.acquire()
-                try:
-                    connection, peer = await loop.sock_accept(listener)
-                except OSError:  # it broke off, or no descriptor is left
-                    room.release()
-                    await asyncio.sleep(0.1)
-                    continue
-                origin = source(peer[0])
-                if self.by_source[origin] >= SOURCE_MAX:
-                    connection.close()
-                    room.release()
-                    await asyncio.sleep(0)  # a source without end must not keep the loop
-                    continue
-                self.by_source[origin] += 1
-                task = loop.create_task(self._serve_tls(connection, tls, room))
-                self._serving.add(task)
-                task.add_done_callback(self._serving.discard)
-                task.add_done_callback(functools.partial(self._leave, origin))
+        while True:
+            await room.acquire()
+            try:
+                connection, peer = await loop.sock_accept(listener)
+            except OSError:  # it broke off, or no descriptor is left
+                room.release()
+                await asyncio.sleep(0.1)
+                continue
+            origin = source(peer[0])
+            if self.by_source[origin] >= SOURCE_MAX:
+                connection.close()
+                room.release()
+                await asyncio.sleep(0)  # a source without end must not keep the loop
+                continue
+            self.by_source[origin] += 1
+            task = loop.create_task(self._serve_tcp(connection, tls, room))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            task.add_done_callback(functools.partial(self._leave, origin))
 
     def _leave(self, origin: str, _task: object) -> None:
         self.by_source[origin] -= 1
         if not self.by_source[origin]:
             del self.by_source[origin]
 
-    async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext, room: asyncio.Semaphore) -> None:
+    async def _serve_tcp(self, connection: socket.socket, tls: ssl.SSLContext | None, room: asyncio.Semaphore) -> None:
         """@room: has a place for the handshake, which is given back at its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=REQUEST_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None
             )
         except (OSError, asyncio.TimeoutError):  # no client of the authority; SSLError is an OSError
             connection.close()

@@ -3,31 +3,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-#: Label -> annotations with its value: containerd's CRI, then CRI-O's.
-ANNOTATIONS = {
-    "name": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
-    "image": ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"),
-    "pod": ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
-    "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
+from cgpu_common.errors import Refused
+
+#: Field -> annotation that each engine's CRI service writes itself, last of all, and so over a pod's of that name.
+CONTAINERD = {
+    "name": "io.kubernetes.cri.container-name",
+    "image": "io.kubernetes.cri.image-name",
+    "pod": "io.kubernetes.cri.sandbox-name",
+    "namespace": "io.kubernetes.cri.sandbox-namespace",
+    "uid": "io.kubernetes.cri.sandbox-uid",
+    "type": "io.kubernetes.cri.container-type",
 }
+CRIO = {
+    "name": "io.kubernetes.container.name",
+    "image": "io.kubernetes.cri-o.ImageName",
+    "pod": "io.kubernetes.pod.name",
+    "namespace": "io.kubernetes.pod.namespace",
+    "uid": "io.kubernetes.pod.uid",
+    "type": "io.kubernetes.cri-o.ContainerType",
+}
+ENGINES = (CONTAINERD, CRIO)
+IDENTITY = ("name", "pod", "namespace", "uid")
+SANDBOX = "sandbox"  # the type of a pod's own container, which runs nothing of the pod
+LABELS = ("name", "image", "pod", "namespace")
 LENGTH_MAX = 512
+NAME_MAX = 64  # of one name in a refusal
 HOLDER_MAX = 80  # in a sentence with up to 25 of them
 
 
-def of_spec(spec: dict[str, Any]) -> dict[str, str]:
-    """The labels that are set, each cut to LENGTH_MAX."""
-    annotations = spec.get("annotations")
-    if not isinstance(annotations, dict):
+def of_spec(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The labels that are set, each cut to LENGTH_MAX; none where two engines' annotations disagree."""
+    try:
+        found = of_engine(spec)
+    except Refused:
         return {}
-    return _cut({label: annotation(annotations, keys) for label, keys in ANNOTATIONS.items()})
+    return _cut({label: found.get(label, "") for label in LABELS})
 
 
-def annotation(annotations: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """The first of these annotations that is not empty: an engine may write another's with no value."""
-    return next((value for key in keys if isinstance(value := annotations.get(key), str) and value), "")
+def of_engine(spec: Mapping[str, Any]) -> dict[str, str]:
+    """What the engine says about the container, those fields that are not empty. Raises Refused.
+
+    CRI-O copies every annotation of the Pod into config.json, and containerd those that its pod_annotations let
+    through: the other engine's names may be the pod author's. Either engine writes its own names over them, and the two
+    cannot be told apart. So the fields of one engine are read, never a mixture, and where both are there they have to
+    name the same container of the same pod.
+    """
+    annotations = spec.get("annotations")
+    given = annotations if isinstance(annotations, dict) else {}
+    sets = [
+        {field: value for field, key in keys.items() if isinstance(value := given.get(key), str) and value}
+        for keys in ENGINES
+    ]
+    named = [found for found in sets if any(field in found for field in IDENTITY)]
+    if len(named) > 1 and len({tuple(found.get(field) for field in IDENTITY) for found in named}) > 1:
+        raise Refused(
+            f"the annotations of config.json name two containers: {' and '.join(map(_identity, named))}; a pod may not "
+            f"have annotations io.kubernetes.cri… or io.kubernetes.pod… of its own"
+        )
+    return named[0] if named else {}
+
+
+def _identity(found: Mapping[str, str]) -> str:
+    return "/".join(found.get(field, "?")[:NAME_MAX] for field in ("namespace", "pod", "name", "uid"))
 
 
 def of_docker(file: Any) -> dict[str, str]:

@@ -48,12 +48,12 @@ class Daemon:
         self._binding = asyncio.Lock()  # held from the reading of a slice's members' limits until one more is bound
         self.inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._grants = Grants(deps.store.directory / "grants")
+        self._grants = Grants(deps.store.directory / "grants", self.records)
         self.queries = Queries(deps, self.inventory)
         self.mps = MpsNode(deps, self.records, self.queries.record_event)
         self.inventory.why_unsliced = self.mps.why_unsliced
         self.watcher = Watcher(deps.facts, self._schedule_trigger)
-        self._orphans = Orphans(deps, self.boot_id)
+        self._orphans = Orphans(deps, self.boot_id, self._cookie)
         self._throttle = events.LogThrottle()
         self._seen = events.Seen()
         self.kernel_events: Counter[str] = Counter()  # count by name, for the metrics
@@ -139,6 +139,7 @@ class Daemon:
     async def handle(self, request: Request) -> dict[str, Any]:
         message = request.message
         try:
+            slices.check_caller(request.peer_cgroup, self.records.values())
             match message.op:
                 case "prepare":
                     reply = await self.prepare(request)
@@ -202,12 +203,13 @@ class Daemon:
         variables = granted.variables(spec)
         wait_s = self.config.kube_wait_s
         grant = await granted.find(self._grants, self.deps.decider, container_id, spec, variables, wait_s)
+        config = self.config
+        options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         if grant is not None and grant.whole:
-            return await self._give_whole(request, grant, spec)
-        config, devices = self.config, self.deps.facts.devices()
+            return await self._give_whole(request, grant, spec, options)
+        devices = self.deps.facts.devices()
         majors = oci.majors_of(devices)
         wanted = granted.request(grant, config, spec, majors, variables)
-        options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         if isinstance(wanted, NotSliced):
             if grant is not None:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
@@ -222,7 +224,8 @@ class Daemon:
 
         closed = oci.closed_numbers(devices)
         facts = self.deps.facts
-        oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
+        there, is_own, resolve = facts.mps_directories(), facts.is_own_namespace, facts.host_paths(directory)
+        oci.check_isolation(spec, options, there, is_own, resolve, facts.cgroup_kind())
 
         def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:
             restored = message.verb == "restore"
@@ -244,23 +247,23 @@ class Daemon:
             if record.id == message.id:
                 oci.check_exec(message.capability, self.config.allow_privileged, mps=record.mps is not None)
 
-    async def _give_whole(self, request: Request, grant: Grant, spec: Spec) -> dict[str, Any]:
+    async def _give_whole(self, request: Request, grant: Grant, spec: Spec, options: oci.Options) -> dict[str, Any]:
         """The real nodes of one GPU: to a client of its MPS server, which is watched, or without any limit."""
         message = request.message
         async with self.admission:
             if grant.mps is None:
-                await whole.give(self.config, self.inventory, self.deps.facts, grant, spec, message.bundle)
+                facts, directory = self.deps.facts, message.bundle
+                closed = await whole.give(self.config, self.inventory, facts, grant, spec, directory, options)
             else:
                 bundle.check(message.bundle)
                 await self._end_earlier_life(message.id)
                 gpu = await whole.chosen(self.config, self.inventory, grant)
                 record = self._record(request, grant, mps=self.mps.client(grant, spec))
-                runtime = oci.options(message.runtime, self.config.runtime_path, False, "").hook_path
-                edited = await self.mps.give(self.config, gpu, grant, spec, record, runtime)
+                edited, closed = await self.mps.give(self.config, gpu, grant, spec, record, options)
                 async with self._kept(record, request):
                     bundle.write(message.bundle, edited)
         self._log.info("given a GPU without isolation", id=message.id, gpu=grant.whole, mps=grant.mps is not None)
-        return {"ok": True, "action": "edited"}
+        return {"ok": True, "action": "edited"} | ({"closed": closed} if closed else {})
 
     async def _admit(
         self,
@@ -333,6 +336,7 @@ class Daemon:
             process=self.deps.facts.process(request.peer_pid),
             pod=grant.subject.pod_name if grant else "",
             pod_uid=grant.subject.uid if grant else "",
+            container=grant.subject.container if grant else "",
             **more,
         )
 
@@ -375,8 +379,12 @@ class Daemon:
                 if step is None or self.records.get(key) is not before:
                     why = "it has ended, or its lease has expired"
                     raise Refused(f"container {message.id[:12]} is not waiting to be started: {why}")
-            await self._carry_out(*step, pidfd)
-        self._log.info("bound", id=message.id, pid=pid, cgroup=step[0].cgroup and step[0].cgroup.path)
+                record, actions = step
+                # With the file from before the bind, the next cgpud takes the container for a failed start and destroys
+                # its slice.
+                self.deps.store.save_or_refuse(record)
+            await self._carry_out(record, tuple(one for one in actions if one is not Action.SAVE), pidfd)
+        self._log.info("bound", id=message.id, pid=pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
     async def drift_counts(self) -> dict[int, int]:
@@ -413,7 +421,7 @@ class Daemon:
         for action in actions:
             match action:
                 case Action.SAVE:
-                    self._save(record)
+                    self.deps.store.save_or_log(record)
                 case Action.WATCH:
                     self.watcher.add(record, pidfd)
                 case Action.UNWATCH:
@@ -429,13 +437,6 @@ class Daemon:
                     self.queries.remember(record)
                     self.deps.store.forget(record)
                     self._log.info("released", id=record.id)
-
-    def _save(self, record: Record) -> None:
-        """A full /run must not prevent a release: reconcile works without the file."""
-        try:
-            self.deps.store.save(record)
-        except OSError as error:
-            self._log.error("cannot save a state file", id=record.id, error=str(error))
 
     async def _destroy(self, container_id: str, cookie: int) -> Trigger:
         try:
@@ -453,7 +454,7 @@ class Daemon:
         async with self.admission:
             self.deps.restore_socket()
             for record in self.deps.store.missing(self.records.values()):
-                self._save(record)
+                self.deps.store.save_or_log(record)
             try:
                 self._grants.restore()
             except OSError as error:
@@ -484,9 +485,10 @@ class Daemon:
             await self.inventory.apply_pending(self.config)
 
     async def _adopt_or_destroy(self, container: Container) -> None:
-        if (record := await self._orphans.adopted(container)) is not None:
+        adopted = await self._orphans.adopted(container)
+        for record in adopted:
             await self._carry_out(record, (Action.SAVE, Action.WATCH), None)
-        elif self._orphans.is_over(container):
+        if not adopted and self._orphans.is_over(container):
             await self._destroy(container.id, container.cookie)
 
     async def reload(self, config: Config) -> None:

@@ -328,7 +328,7 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
         labels=(*GPU_LABELS, "percentile"),
     )
     for gpu, labels in places:
-        info.add_metric(labels, {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.minor)})
+        info.add_metric(labels, {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.minor), "policy": gpu.facts.name})
         for name in CONTROLS:
             control.add_metric((*labels, name), int(name in gpu.control.split(",")))
         for percentile, name in (("50", "control_p50_us"), ("99", "control_p99_us"), ("100", "control_max_us")):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cgpu_common import mps
 from cgpu_common.errors import Refused
@@ -77,6 +78,17 @@ def check_spec(spec: Spec, gpu: Gpu, *, allow_privileged: bool) -> None:
             "the container has CAP_SYS_ADMIN, with which it could take the GPU out of the mode for MPS; start it "
             "without, or set allow_privileged = true in cgpu.toml"
         )
+
+
+def unedited(spec: Spec, directory: str) -> Spec:
+    """Without the mounts of edited(): a daemon that was restarted before its answer reads its own config.json."""
+    ours = (f"{directory}/shm", f"{directory}/pipe", f"{directory}/none")
+
+    def is_ours(mount: Mapping[str, Any]) -> bool:
+        where = oci.clean(mount.get("destination"))
+        return mount.get("source") in ours and (where in (SHM, PIPES) or where.startswith(PIPES + "/"))
+
+    return {**spec, "mounts": [mount for mount in mounts(spec) if not is_ours(mount)]}
 
 
 def user_of(spec: Spec) -> int:
@@ -169,6 +181,7 @@ class Account:
 
     used_mib: int | None = None  # None: not known
     ended: int = 0  # clients
+    killed: int = 0  # of those, by SIGKILL, since MPS did not end them
     ending: Mapping[int, float] = field(default_factory=dict)  # pid -> when it was requested
     overs: int = 0  # times that it went over its grant
     is_over: bool = False

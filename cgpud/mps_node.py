@@ -26,6 +26,9 @@ from cgpud.mps_control import PRIVILEGED, ControlFailed, Ready, Sample
 
 AGAIN_S = 1.0  # after a failure of NVML
 IDLE_S = 0.2  # looks whether there is a server now
+#: From a client's first sample on. NVIDIA's server (550) hangs, and its control daemon with it, when it has to end a
+#: client that is amid a call of its start: main thread and client wait for each other until the client is killed.
+START_S = 2.0
 
 
 class MpsNode:
@@ -47,6 +50,7 @@ class MpsNode:
         self.exclusive: set[str] = set()  # in that compute mode
         self._limits: dict[str, tuple[int, Ready | None]] = {}  # what each control daemon was told
         self._ends: set[asyncio.Task[None]] = set()
+        self._first: dict[str, dict[int, float]] = {}  # GPU -> process -> its first sample
 
     def clients_of(self, uuid: str) -> list[Record]:
         return [one for one in self._records.values() if one.mps and one.mps.uuid == uuid]
@@ -91,13 +95,18 @@ class MpsNode:
 
     # ---- admission ----
 
-    async def give(self, config: Config, gpu: Gpu, grant: Grant, spec: Spec, record: Record, runtime: str) -> Spec:
-        """The config.json of a client, whose record has `mps`. Raises Refused; then nothing has changed."""
+    async def give(
+        self, config: Config, gpu: Gpu, grant: Grant, spec: Spec, record: Record, options: oci.Options
+    ) -> tuple[Spec, str]:
+        """The config.json of a client, whose record has `mps`, and the numbers that hooks may not open. Raises Refused;
+        then nothing has changed."""
         assert grant.mps is not None and record.mps is not None
         ready = self._control.ready(gpu.uuid)
         if why := self._why(gpu, ready):
             raise Refused(why)
         assert ready is not None
+        directory = str(self._control.directory(gpu.uuid))
+        spec = mps.unedited(spec, directory)
         mps.check_spec(spec, gpu, allow_privileged=config.allow_privileged)
         there = [one for one in self.clients_of(gpu.uuid) if one.id != record.id]
         mps.check_user(gpu, record.mps.uid, there)
@@ -111,12 +120,11 @@ class MpsNode:
                 f"the MPS server of GPU {gpu.number} does not answer ({error}): systemctl status "
                 f"{names.unit(gpu.uuid)} shows its state"
             ) from error
-        edited = whole.with_nodes(self._deps.facts, gpu, spec)
+        edited, closed = whole.with_nodes(self._deps.facts, gpu, spec, options)
         edited = oci.with_environment(edited, grant.variables)
-        directory = str(self._control.directory(gpu.uuid))
         masked = PRIVILEGED if self._control.has_privileged(gpu.uuid) else ""
         edited = mps.edited(edited, directory, record.mps.mib, grant.mps.threads, masked)
-        return hooks.with_life(edited, record.cookie, runtime)
+        return hooks.with_life(edited, record.cookie, options.hook_path, closed), closed
 
     @staticmethod
     def client(grant: Grant, spec: Spec) -> MpsClient:
@@ -186,6 +194,8 @@ class MpsNode:
         group = self._deps.facts.cgroup_path
         clients = [mps.Client(one.pid, one.mib, group(one.pid)) for one in sample.processes]
         servers = {one.pid for one in sample.processes if one.is_server}
+        first, now = self._first.get(sample.uuid, {}), time.monotonic()
+        self._first[sample.uuid] = {one.pid: first.get(one.pid, now) for one in clients}
         (self.exclusive.add if sample.exclusive else self.exclusive.discard)(sample.uuid)
         there = self.clients_of(sample.uuid)
         for record in there:  # a tenant may give its program the server's name
@@ -199,11 +209,12 @@ class MpsNode:
                 continue
             mine = mps.of_container(record.cgroup.path, clients)
             before = self.accounts.get(record.key, Account())
-            after, ends = mps.look(before, record.mps.mib, mine, time.monotonic())
+            after, ends = mps.look(before, record.mps.mib, mine, now)
             self.accounts[record.key] = after
             self._tell(record, before, after)
             for pid in ends:  # not awaited: the server may take seconds, and other containers are watched meanwhile
-                task = asyncio.create_task(self._end(record, pid))
+                begun = self._first[sample.uuid][pid]
+                task = asyncio.create_task(self._end(record, pid, begun + START_S - now))
                 self._ends.add(task)
                 task.add_done_callback(self._ends.discard)
         ready = self._control.ready(sample.uuid)
@@ -213,9 +224,13 @@ class MpsNode:
             except ControlFailed as error:
                 self._log.warning("the MPS server has no limit of its own", gpu=sample.uuid, reason=str(error))
 
-    async def _end(self, record: Record, pid: int) -> None:
-        """On the GPU by MPS, which leaves the process alive. Where MPS does not, the process is killed."""
+    async def _end(self, record: Record, pid: int, wait_s: float) -> None:
+        """On the GPU by MPS, which leaves the process alive. Where MPS does not, the process is killed. @wait_s: until
+        the program's start is over."""
         assert record.mps is not None
+        await asyncio.sleep(max(wait_s, 0.0))
+        if pid not in self.accounts.get(record.key, Account()).ending:
+            return  # it has ended, or is within the limit again
         fields = {"kind": "mps_ended", "id": record.id, "uuid": record.mps.uuid, "pid": pid}
         try:
             await self._control.end(record.mps.uuid, pid)
@@ -241,7 +256,10 @@ class MpsNode:
         if not is_killed:
             return  # it has ended by itself
         self.ended["killed"] += 1
-        self._event("warning", f"{_name(record)}: process {pid} was killed, since MPS did not end it ({why})", fields)
+        if (before := self.accounts.get(record.key)) is not None:
+            self.accounts[record.key] = replace(before, killed=before.killed + 1)
+        text = f"{_name(record)}: process {pid} was killed, since MPS did not end it ({why})"
+        self._event("warning", text, {**fields, "kind": "mps_killed"})
 
     def _tell(self, record: Record, before: Account, after: Account) -> None:
         assert record.mps is not None
@@ -273,6 +291,7 @@ class MpsNode:
                 "used_mib": account.used_mib,
                 "overs": account.overs,
                 "ended": account.ended,
+                "killed": account.killed,
                 "evict": account.evict,
             }
             for one in self._records.values()

@@ -61,13 +61,20 @@ class Unit:
 
     def run(self) -> int:
         """Until SIGTERM: 0. Another end of the control daemon: 1. Raises Refused if it cannot begin; then the GPU is as
-        it was; CgpuError: another try may succeed."""
+        it was; CgpuError: another try may succeed, and what an earlier life closed stays closed."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.on_signal)
         card = self.check()
         self.make_directory()
-        self._set_mode(True)
-        (self.directory / SET_BY_US).touch()
+        mark = self.directory / SET_BY_US
+        is_first = not mark.exists()
+        mark.touch()  # before the mode: an end between the two must not leave a mode of unknown origin
+        try:
+            self._set_mode(True)
+        except CgpuError:
+            if is_first:
+                mark.unlink()
+            raise
         try:
             self._daemon = self._start()
             self._wait_for_answer()
@@ -78,7 +85,8 @@ class Unit:
             self._log.info("ready", gpu=self.uuid, clients=card.clients, limit=mps.words(by_cgroup=card.by_cgroup))
             return self._follow()
         except CgpuError:
-            self._stopping = True  # it never served a client
+            # It never served a client. Those of an earlier life have the GPU's own nodes: it stays closed to them.
+            self._stopping = self._stopping or is_first
             raise
         finally:
             (self.directory / mps.READY).unlink(missing_ok=True)

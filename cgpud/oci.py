@@ -7,7 +7,7 @@
   - our nodes are bind-mounted under the NVIDIA names, with an allow rule for exactly their numbers;
   - no deny rule is added: runc refuses some of them, and systemd turns others into a ban on all devices;
   - our hooks are added: hooks.py;
-  - /proc/cgpu_km is masked.
+  - /proc/cgpu_km is masked, and /proc/driver is read-only: root of any container could write NVIDIA's files there.
 
 check_isolation() refuses what cannot be isolated this way: user namespaces (not tested with slices), access to all
 devices, and capabilities that can change a device cgroup. Unknown fields are kept.
@@ -25,9 +25,12 @@ from cgpu_common.errors import Refused
 from cgpu_common.model import Container
 from cgpud import hooks
 from cgpud.config_json import Spec, json_list, json_object, json_objects, mounts, nodes, number, process_env, rules
-from cgpud.env import DISABLE, PREFIX, PROMISE, shorten
+from cgpud.env import DISABLE, NVIDIA, PREFIX, PROMISE, shorten
 
 PROC_TREE = "/proc/cgpu_km"
+# NVIDIA's files there ask for no capability: registry takes 2 MiB of the host's memory for each open file and sets keys
+# of every card, suspend stops all cards. Engines do not close the tree: of /proc they have bus, fs, irq and sys.
+DRIVER_TREE = "/proc/driver"
 NODES = "/dev/cgpu"  # mount point of the module's file system; cgpu-runtime mounts it
 # rprivate: later mounts of the host do not propagate into the container.
 NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
@@ -48,15 +51,23 @@ MINORS: dict[str, tuple[tuple[int, int], ...]] = {
 OTHER_MINORS = ((0, 15),)  # nvidia-caps, nvidia-nvswitch, nvidia-modeset and what is to come
 CLOSED_MAX = 500  # bytes; struct grant of cgpu-runtime
 CAPABILITY_NUMBERS = {12: "CAP_NET_ADMIN", 16: "CAP_SYS_MODULE", 17: "CAP_SYS_RAWIO", 19: "CAP_SYS_PTRACE"}
-CAPABILITY_NUMBERS |= {21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
+CAPABILITY_NUMBERS |= {2: "CAP_DAC_READ_SEARCH", 21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
 DIGITS_MAX = 20  # of more, strtoul() reads its greatest value
 _CAPABILITY = re.compile(r"\s*(?:(0x[0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)|([a-z_]+))", re.ASCII | re.IGNORECASE)
-# With each of these a root process in the container can change its device cgroup or the kernel.
-UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
+# With each of these a root process in the container can change its device cgroup or the kernel: with the last one
+# open_by_handle_at() opens any file of the host, beginning at one that is bind-mounted (/etc/hosts).
+UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF", "CAP_DAC_READ_SEARCH")
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_DIRECTORIES = ("/tmp/nvidia-mps",)  # NVIDIA's own default
 DAEMON_DIRECTORY = "/run/cgpu"  # of cgpud's socket
+CGROUPS = "/sys/fs/cgroup"
+NO_CONTROLLER = f"{CGROUPS}/systemd"  # under v1, so it has no devices
+# Of the host. Root that may write there leaves its device cgroup, has the cards' registers and memory (resourceN), or
+# commands the driver and the module.
+HOST_TREES = {CGROUPS: "cgroups", "/sys": "devices", DRIVER_TREE: "GPU driver", PROC_TREE: "slices"}
+# Mounts below /sys, which stay writable in a recursive bind that is itself read-only.
+IN_SYS = (CGROUPS, "/sys/kernel/debug", "/sys/kernel/tracing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +103,31 @@ def majors_of(proc_devices: str) -> frozenset[int]:
     return frozenset(major for _, major in _drivers(proc_devices))
 
 
-def closed_numbers(proc_devices: str) -> str:
-    """The numbers that must be closed to a container with a slice, MAJOR:FIRST-LAST,…, for cgpu-runtime's hooks."""
+def closed_numbers(proc_devices: str, given: Collection[tuple[int, int]] = ()) -> str:
+    """The numbers that must be closed to a container, MAJOR:FIRST-LAST,…, for cgpu-runtime's hooks: those of all GPUs,
+    without what is `given` to it."""
     found = [
         f"{major}:{first}-{last}"
         for name, major in sorted(_drivers(proc_devices), key=lambda driver: driver[1])
         if not name.startswith(OWN_DRIVER)
-        for first, last in MINORS.get(name, OTHER_MINORS)
+        for start, stop in MINORS.get(name, OTHER_MINORS)
+        for first, last in _without(start, stop, {minor for driver, minor in given if driver == major})
     ]
     text = ",".join(found)
     if len(text) > CLOSED_MAX:
         raise Refused("/proc/devices lists more GPU drivers than a container can be checked against")
     return text
+
+
+def _without(first: int, last: int, given: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The parts of a range that remain without these numbers."""
+    for one in sorted(given):
+        if first <= one <= last:
+            if first < one:
+                yield first, one - 1
+            first = one + 1
+    if first <= last:
+        yield first, last
 
 
 def clean(path: Any) -> str:
@@ -185,9 +209,13 @@ def check_isolation(
     options: Options,
     mps: Collection[str] = (),
     is_own: Callable[[str, str], bool] = lambda kind, path: False,
+    resolve: Callable[[str], Collection[str]] = lambda path: (clean(path),),
+    cgroups: str = "v1",
 ) -> None:
     """Raise Refused for a container that could evade its slice. `mps`: those of MPS_DIRECTORIES that exist on the
-    host. `is_own`: is the namespace of this kind behind this path another one than the host's?"""
+    host. `is_own`: is the namespace of this kind behind this path another one than the host's? `resolve`: the paths on
+    the host behind the links and mounts of a bind's source; it raises Refused for one that cannot be known. `cgroups`:
+    v1, v2, or nsdelegate: v2, in which no process leaves its cgroup namespace."""
     linux = json_object(spec.get("linux"), "linux")
     kinds = {entry.get("type") for entry in json_objects(linux.get("namespaces"), "linux.namespaces")}
     if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
@@ -198,8 +226,9 @@ def check_isolation(
     for mount in mounts(spec):
         if _is_bind(mount) and clean(mount.get("destination")) == "/dev":
             raise Refused("the container bind-mounts a directory over /dev, so the slice's devices cannot be put there")
-    _check_mps(spec, mps)
-    _check_daemon(spec)
+    binds = _binds(spec, resolve)
+    _check_mps(spec, binds, mps)
+    _check_daemon(binds, resolve)
     if options.allow_privileged:
         return
     if allows_all_devices(spec):
@@ -213,8 +242,9 @@ def check_isolation(
             f"the container has {undoing[0]}, with which it could undo its device limits; "
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
-    # The module accepts commands from the initial pid and network namespaces only; this container is in both.
     own = own_namespaces(spec, is_own)
+    _check_trees(spec, binds, cgroups, stays=cgroups == "nsdelegate" and "cgroup" in own)
+    # The module accepts commands from the initial pid and network namespaces only; this container is in both.
     if "CAP_SYS_PTRACE" in capabilities(spec) and "pid" not in own:
         raise Refused(
             "the container has CAP_SYS_PTRACE and the host's processes, which it could control with it; "
@@ -239,7 +269,33 @@ def check_exec(capability: str, allow_privileged: bool, *, mps: bool = False) ->
         )
 
 
-def _check_mps(spec: Spec, there: Collection[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Bind:
+    mount: Mapping[str, Any]
+    paths: frozenset[str]  # of the source: as it is written, and behind links and mounts
+
+    @property
+    def source(self) -> str:
+        return shorten(str(self.mount.get("source")))
+
+    def is_below(self, directory: str) -> bool:
+        return any(_is_below(path, directory) for path in self.paths)
+
+    def brings(self, directory: str) -> bool:
+        """The directory, or a part of it?"""
+        return any(_is_below(directory, path) for path in self.paths) or self.is_below(directory)
+
+
+def _binds(spec: Spec, resolve: Callable[[str], Collection[str]]) -> list[_Bind]:
+    found = []
+    for mount in mounts(spec):
+        if _is_bind(mount):
+            text = str(mount.get("source"))
+            found.append(_Bind(mount, frozenset((clean(text), *map(clean, resolve(text))))))
+    return found
+
+
+def _check_mps(spec: Spec, binds: Collection[_Bind], there: Collection[str]) -> None:
     for entry in process_env(spec):
         name, _, value = entry.partition("=") if isinstance(entry, str) else ("", "", "")
         if name == MPS_VARIABLE and value:
@@ -254,24 +310,56 @@ def _check_mps(spec: Spec, there: Collection[str]) -> None:
                     f"the container mounts {shorten(str(path))}, the pipes of an MPS daemon, whose server uses the GPU "
                     f"outside of the slice; remove the mount"
                 )
+    for bind in binds:
         # Many containers bind /tmp. That matters only if the pipes exist on the host.
-        brought = [directory for directory in there if _is_below(directory, clean(mount.get("source")))]
-        if _is_bind(mount) and brought:
+        brought = [one for one in MPS_DIRECTORIES if bind.is_below(one) or (one in there and bind.brings(one))]
+        if brought:
             raise Refused(
-                f"the container mounts {shorten(str(mount.get('source')))}, which brings {brought[0]}, the pipes of an "
+                f"the container mounts {bind.source}, which brings {brought[0]}, the pipes of an "
                 f"MPS daemon, whose server uses the GPU outside of the slice; remove the mount, or the directory where "
                 f"no MPS daemon runs"
             )
 
 
-def _check_daemon(spec: Spec) -> None:
-    for mount in mounts(spec):
-        source = clean(mount.get("source"))
-        source = "/run" + source.removeprefix("/var/run") if _is_below(source, "/var/run") else source  # a link
-        if _is_bind(mount) and (_is_below(source, DAEMON_DIRECTORY) or _is_below(DAEMON_DIRECTORY, source)):
+def _check_daemon(binds: Collection[_Bind], resolve: Callable[[str], Collection[str]]) -> None:
+    directories = {DAEMON_DIRECTORY, *map(clean, resolve(DAEMON_DIRECTORY))}
+    for bind in binds:
+        if any(map(bind.brings, directories)):
             raise Refused(
-                f"the container mounts {shorten(str(mount.get('source')))}, which brings {DAEMON_DIRECTORY}, "
+                f"the container mounts {bind.source}, which brings {DAEMON_DIRECTORY}, "
                 f"where cgpud takes requests that change every slice; remove the mount"
+            )
+
+
+def _check_trees(spec: Spec, binds: Iterable[_Bind], cgroups: str, *, stays: bool) -> None:
+    """@stays: the container cannot leave its cgroup, whatever it writes in the host's tree."""
+    for mount in mounts(spec):
+        # With v1 a runtime mounts the container's own part of the tree alone.
+        kind = "" if _is_bind(mount) else mount.get("type")
+        again = kind == "proc" and clean(mount.get("destination")) != "/proc"  # what is masked there is not here
+        if (kind in ("sysfs", "debugfs", "tracefs") or again) and not _is_read_only(mount):
+            raise Refused(
+                f"the container mounts {shorten(str(mount.get('destination')))} ({kind}) writable, which brings the "
+                f"host's devices, so it could undo its limits; mount it read-only, or remove the mount"
+            )
+        is_tree = kind in ("cgroup", "cgroup2") and cgroups != "v1"
+        if is_tree and not stays and not _is_read_only(mount):
+            raise Refused(
+                f"the container mounts {shorten(str(mount.get('destination')))} writable, which brings the host's "
+                f"cgroups, so it could undo its device limits; mount it read-only, or give the container a cgroup "
+                f"namespace of its own (--cgroupns=private)"
+            )
+    for bind in binds:
+        brought = next((tree for tree in HOST_TREES if bind.brings(tree)), None)
+        if brought is None or (cgroups == "v1" and all(_is_below(path, NO_CONTROLLER) for path in bind.paths)):
+            continue
+        alone = (CGROUPS,) if cgroups != "v1" else ()  # v1 has a mount for each controller below it
+        above = any(_is_below(one, path) and path not in alone for one in IN_SYS for path in bind.paths)
+        if not _is_read_only(bind.mount, recursively=above):
+            raise Refused(
+                f"the container mounts {bind.source} writable, or what is mounted below it, which brings the host's "
+                f"{HOST_TREES[brought]}, so it could undo its limits; mount it read-only with all below it "
+                f"(ro,bind-recursive=readonly), or remove the mount"
             )
 
 
@@ -281,6 +369,15 @@ def _check_daemon(spec: Spec) -> None:
 def _is_bind(mount: Mapping[str, Any]) -> bool:
     flags = mount.get("options") or []
     return mount.get("type") == "bind" or "bind" in flags or "rbind" in flags
+
+
+def _is_read_only(mount: Mapping[str, Any], *, recursively: bool = False) -> bool:
+    """@recursively: with what is mounted below it."""
+    flags = json_list(mount.get("options"), "mounts.options")
+    if "rrw" in flags:  # runc applies it last
+        return False
+    last = next((flag for flag in reversed(flags) if flag in ("ro", "rw", "rro")), "rw")
+    return last == "rro" or (last == "ro" and not (recursively and "rbind" in flags))
 
 
 def keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
@@ -329,14 +426,33 @@ def with_environment(spec: Spec, variables: Mapping[str, str]) -> Spec:
     return {**spec, "process": {**process, "env": [*ours, *(f"{name}={value}" for name, value in variables.items())]}}
 
 
+def with_visible(spec: Spec, value: str) -> Spec:
+    """The spec with this value of NVIDIA_VISIBLE_DEVICES in place of all others."""
+    kept = [entry for entry in process_env(spec) if not (isinstance(entry, str) and entry.startswith(f"{NVIDIA}="))]
+    process = {**json_object(spec.get("process"), "process"), "env": [*kept, f"{NVIDIA}={value}"]}
+    return {**spec, "process": process}
+
+
 def _is_ours(entry: Any) -> bool:
     name = entry.split("=", 1)[0] if isinstance(entry, str) else ""
     return (name == DISABLE or name.startswith(PREFIX)) and name != PROMISE
 
 
-def edit_whole(spec: Spec, majors: Iterable[int], nodes: Iterable[tuple[str, int, int]]) -> Spec:
-    """The spec with these real nodes, (path, major, minor), in place of any GPU: a shared GPU without isolation."""
-    out = _without_gpus(spec, frozenset(majors))
+def with_driver_closed(spec: Spec) -> Spec:
+    """The spec with DRIVER_TREE read-only. runc binds it over itself after the hooks of createContainer, together with
+    what they have mounted below, crun before them; one that is not there is skipped."""
+    linux = json_object(spec.get("linux"), "linux")
+    there = json_list(linux.get("readonlyPaths"), "linux.readonlyPaths")
+    return spec if DRIVER_TREE in there else {**spec, "linux": {**linux, "readonlyPaths": [*there, DRIVER_TREE]}}
+
+
+def edit_whole(
+    spec: Spec, majors: Iterable[int], nodes: Iterable[tuple[str, int, int]], legacy_hook_config: str | None
+) -> Spec:
+    """The spec with these real nodes, (path, major, minor), in place of any GPU: a shared GPU without isolation. A hook
+    of NVIDIA's would read NVIDIA_VISIBLE_DEVICES, which the pod's author may have set to all."""
+    out = with_driver_closed(with_visible(_without_gpus(spec, frozenset(majors)), "none"))
+    out["hooks"] = hooks.kept(spec, legacy_hook_config)
     for path, major, minor in nodes:
         out["linux"]["devices"].append({"path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o666})
         rule = {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rw"}
@@ -357,7 +473,7 @@ def edit(
 
     The spec has passed check_isolation(). `closed`: closed_numbers(). `restored`: from a checkpoint.
     """
-    out = _without_gpus(spec, frozenset(majors) | {container.major})
+    out = with_driver_closed(_without_gpus(spec, frozenset(majors) | {container.major}))
     linux, resources = out["linux"], out["linux"]["resources"]
     for path, minor in nodes_of(container):
         source = f"{NODES}/{container.dir}/{posixpath.basename(path)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cgpu_common.errors import Refused
 from cgpu_common.model import Container, Phase, Record
 
 
@@ -38,3 +39,11 @@ def members(key: tuple[str, int], records: Iterable[Record]) -> list[Record]:
 def is_dying(container_id: str, kernel: Iterable[Container]) -> bool:
     """Has the kernel a container of this id whose files are not all closed?"""
     return any(one.dying and one.id == container_id for one in kernel)
+
+
+def check_caller(path: str | None, records: Iterable[Record]) -> None:
+    """Raise Refused for a process in the cgroup of one of our containers, or below it: with the host's pid namespace it
+    may reach the socket through /proc/PID/root of another process. @path: its cgroup."""
+    for record in records:
+        if record.cgroup is not None and f"{path}/".startswith(f"{record.cgroup.path}/"):
+            raise Refused("cgpud takes no requests from a container")

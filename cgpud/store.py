@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from cgpu_common import log
+from cgpu_common.errors import Refused
 from cgpu_common.files import write_file
 from cgpu_common.model import Record
 from cgpud.state import is_valid
@@ -37,6 +39,21 @@ class Store:
         except FileNotFoundError:  # /run was cleared
             self.open()
             replace_file(self._path(record), record)
+
+    def save_or_refuse(self, record: Record) -> None:
+        """save(); raises Refused."""
+        try:
+            self.save(record)
+        except OSError as error:
+            raise Refused(f"cgpud cannot write its state: {error}") from error
+
+    def save_or_log(self, record: Record) -> None:
+        """save() for a release, which a full /run must not prevent: the next cgpud finds the container ended by the old
+        file too."""
+        try:
+            self.save(record)
+        except OSError as error:
+            log.get().error("cannot save a state file", id=record.id, error=str(error))
 
     def forget(self, record: Record) -> None:
         self._path(record).unlink(missing_ok=True)

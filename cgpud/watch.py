@@ -11,21 +11,24 @@ import asyncio
 import contextlib
 import errno
 import os
+import posixpath
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from cgpu_common import cgroup, log
 from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
 from cgpu_common.model import MIB, Cgroup, Phase, Process, Record
-from cgpu_common.proc import parse_stat
-from cgpud import oci
+from cgpu_common.proc import NODES_TYPE, parse_stat
+from cgpud import host_paths, oci
+from cgpud.host_paths import GONE
 from cgpud.state import Trigger
 
 Key = tuple[str, int]
 
-GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 
 _NAMESPACES = {"network": "net", "pid": "pid"}  # names of config.json and of /proc/<pid>/ns
 _PID_NAMESPACE = re.compile(r"/proc/([0-9]{1,10})/ns/pid", re.ASCII)
@@ -35,6 +38,7 @@ NVIDIA_VENDOR = "0x10de"  # as sysfs writes it
 # The cgroup empties some milliseconds after the exit of init. inotify reports it; these checks are a fallback.
 CHECK_AGAIN_S = (0.1, 1.0)
 LOOK_S = 1.0
+ENGINES_DEPTH = 32  # of the cgroups that engines make for containers, those of engines in containers too
 
 
 class Facts:
@@ -133,6 +137,18 @@ class Facts:
             return False
         return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) and here.st_dev == there.st_dev
 
+    def cgroup_kind(self) -> str:
+        """Of the hierarchy with the devices: v1, v2, or nsdelegate: v2 with that option, as systemd mounts it."""
+        found = "v1"
+        for one in cgroup.mounts(self.mounts("self")):
+            if not self.controller and one.point == str(self.cgroups) and one.kind == "cgroup2":
+                found = "nsdelegate" if "nsdelegate" in one.options.split(",") else "v2"
+        return found
+
+    def host_paths(self, directory: str) -> Callable[[str], tuple[str, ...]]:
+        """host_paths.find() from this directory, by the mounts of this process as they are now."""
+        return partial(host_paths.find, directory, tuple(cgroup.mounts(self.mounts("self"))))
+
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")
 
@@ -208,8 +224,8 @@ class Facts:
         return text is None or not cgroup.populated(text)
 
     def members(self, group: Cgroup) -> Iterator[int]:
-        """The pids in the cgroup and below it."""
-        for directory, _, _ in os.walk(self.directory(group), onerror=_unless_gone):
+        """The pids in the cgroup and below it. An OSError if one cannot be read, as one below PATH_MAX of names."""
+        for directory in _tree(str(self.directory(group)), _unless_gone):
             yield from map(int, (self._read(Path(directory) / "cgroup.procs") or "").split())
 
     def is_alive(self, record: Record) -> bool:
@@ -223,15 +239,46 @@ class Facts:
         except OSError:
             return True
 
+    def mounts(self, pid: int | str) -> str:
+        """ "": it has ended."""
+        try:
+            return self._read(self.proc / f"{pid}/mountinfo") or ""
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # a zombie, which has no mount namespace any more
+                return ""
+            raise
+
+    def users_of(self, directory: str) -> set[str | None]:
+        """The cgroups of the processes that see a node of a slice's directory, open or not; None: one has no cgroup of
+        its own. An OSError if that cannot be read."""
+        pids = [int(entry.name) for entry in os.scandir(self.proc) if entry.name.isdecimal()]
+        return {self.cgroup_path(pid) for pid in pids if cgroup.mounts_below(self.mounts(pid), NODES_TYPE, directory)}
+
     def find_cgroup(self, container_id: str) -> Cgroup | None:
         """The populated cgroup that an engine made for this id, or None."""
-        for root, names, _ in os.walk(self.cgroups):
-            for name in names:
-                if cgroup.mentions_id(name, container_id):
-                    found = self.cgroup_at("/" + str((Path(root) / name).relative_to(self.cgroups)))
-                    if found is not None and not self.is_empty(found):
-                        return found
+        top = str(self.cgroups)
+        for directory in _tree(top, lambda error: None, ENGINES_DEPTH):
+            if directory != top and cgroup.mentions_id(posixpath.basename(directory), container_id):
+                found = self.cgroup_at("/" + str(Path(directory).relative_to(self.cgroups)))
+                if found is not None and not self.is_empty(found):
+                    return found
         return None
+
+
+def _tree(top: str, on_error: Callable[[OSError], None], depth: int = sys.maxsize) -> Iterator[str]:
+    """The directory and those below it, down to this depth. Without recursion, as os.walk() has before Python 3.12: a
+    tenant that may write its cgroups nests them."""
+    rest = [(top, depth)]
+    while rest:
+        directory, left = rest.pop()
+        yield directory
+        try:
+            with os.scandir(directory) as entries:
+                found = [entry.path for entry in entries if left and entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            on_error(error)
+            continue
+        rest.extend((path, left - 1) for path in found)
 
 
 def _unless_gone(error: OSError) -> None:

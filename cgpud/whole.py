@@ -54,15 +54,21 @@ async def check(
 def add_check(directory: str, spec: Spec, hook_path: str, closed: str) -> None:
     """Into config.json, unless there is nothing to check."""
     if closed:
-        bundle.write(directory, hooks.with_check(spec, hook_path, closed))
+        bundle.write(directory, oci.with_driver_closed(hooks.with_check(spec, hook_path, closed)))
 
 
-async def give(config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: Spec, directory: str) -> None:
-    """Write the real nodes of the grant's GPU, and no other, into config.json. Raises Refused."""
+async def give(
+    config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: Spec, directory: str, options: oci.Options
+) -> str:
+    """Write the real nodes of the grant's GPU, and no other, into config.json. Returns the numbers that hooks may not
+    open. Raises Refused."""
     gpu = await chosen(config, inventory, grant)
     if why := why_unshared(gpu):
         raise Refused(why)
-    bundle.write(directory, oci.with_environment(with_nodes(facts, gpu, spec), grant.variables))
+    edited, closed = with_nodes(facts, gpu, spec, options)
+    edited = oci.with_environment(edited, grant.variables)
+    bundle.write(directory, hooks.with_check(edited, options.hook_path, closed))
+    return closed
 
 
 async def chosen(config: Config, inventory: Inventory, grant: Grant) -> Gpu:
@@ -84,11 +90,14 @@ async def chosen(config: Config, inventory: Inventory, grant: Grant) -> Gpu:
     return gpu
 
 
-def with_nodes(facts: Facts, gpu: Gpu, spec: Spec) -> Spec:
-    """The spec with the real nodes of this GPU in place of any GPU's. Raises Refused."""
-    majors = oci.majors_of(facts.devices())
+def with_nodes(facts: Facts, gpu: Gpu, spec: Spec, options: oci.Options) -> tuple[Spec, str]:
+    """The spec with the real nodes of this GPU in place of any GPU's, and the numbers that must be closed to the
+    container: those of every other GPU; "" for a privileged one, which has every device. Raises Refused."""
+    devices = facts.devices()
     try:
         nodes = facts.real_nodes(gpu.nv_minor)
     except OSError as error:
         raise Refused(f"/dev/nvidia{gpu.nv_minor} cannot be read: {error.strerror or error}") from error
-    return oci.edit_whole(spec, majors, nodes)
+    edited = oci.edit_whole(spec, oci.majors_of(devices), nodes, options.legacy_hook_config)
+    given = [(major, minor) for _, major, minor in nodes]
+    return edited, "" if oci.allows_all_devices(spec) else oci.closed_numbers(devices, given)

@@ -20,6 +20,7 @@
 #include "report.h"
 #include "runtime_conf.h"
 #include "text.h"
+#include "update_check.h"
 
 /*
  * Does the container with the config.json at @path need cgpud's admission? 1: yes,
@@ -84,6 +85,8 @@ int run_as_runtime(int argc, char **argv)
 	report_to(c.log_path, c.log_json);
 	if (c.is_exec)
 		return exec_is_allowed(&c) ? exec_next(argv) : 1;
+	if (c.is_update)
+		return update_is_ready(&c) ? exec_next(argv) : 1;
 	if (!c.verb || !realpath(c.bundle ? c.bundle : ".", bundle))
 		return exec_next(argv);
 	len = strlen(bundle);

@@ -20,6 +20,7 @@ struct grammar {
 	const char *const *with_value;	/* the value is the next argument, if not behind a '=' */
 	const char *flags;		/* letters without a value, of which a word may have several */
 	const char *letters;		/* letters with a value */
+	const char *const *words;	/* whole names without a value; NULL: others are taken for such */
 };
 
 static const char *const start_options[] = {
@@ -30,14 +31,27 @@ static const char *const start_options[] = {
 };
 static const char *const exec_options[] = {
 	"console-socket", "cwd", "env", "e", "user", "u", "additional-gids", "g", "process", "p",
-	"pid-file", "process-label", "apparmor", "cap", "c", "preserve-fds", "cgroup", NULL,
+	"pid-file", "pidfd-socket", "process-label", "apparmor", "cap", "c", "preserve-fds", "cgroup",
+	NULL,
 };
-static const struct grammar start_grammar = { start_options, "d", "bf" };
-static const struct grammar exec_grammar = { exec_options, "dt", "ceugp" };
+static const char *const exec_words[] = {
+	"tty", "t", "detach", "d", "no-new-privs", "ignore-paused", "help", "h", "usage", "version", NULL,
+};
+/* The first ones: crun takes abbreviations. */
+static const char *const update_options[] = {
+	"r", "re", "res", "reso", "resou", "resour", "resourc", "resource", "resources",
+	"blkio-weight", "cpu-burst", "cpu-idle", "cpu-period", "cpu-quota", "cpu-rt-period", "cpu-rt-runtime",
+	"cpu-share", "cpu-shares", "cpuset-cpus", "cpuset-mems", "kernel-memory", "kernel-memory-tcp",
+	"l3-cache-schema", "mem-bw-schema", "memory", "memory-reservation", "memory-swap", "pids-limit", NULL,
+};
+static const char *const update_words[] = { "help", "h", "usage", "version", NULL };
+static const struct grammar start_grammar = { start_options, "d", "bf", NULL };
+static const struct grammar exec_grammar = { exec_options, "dt", "ceugp", exec_words };
+static const struct grammar update_grammar = { update_options, "", "r", update_words };
 static const char *const admitted_verbs[] = { "create", "run", "restore", NULL };
 static const char *const other_verbs[] = {
 	"checkpoint", "delete", "events", "features", "help", "h", "init", "kill", "list",
-	"mounts", "pause", "ps", "resume", "spec", "start", "state", "update", "version", NULL,
+	"mounts", "pause", "ps", "resume", "spec", "start", "state", "version", NULL,
 };
 
 static bool is_option(const char *name, size_t n, const char *wanted)
@@ -74,6 +88,28 @@ static const char *next_option(const struct grammar *g, int argc, char **argv, i
 	return NULL;
 }
 
+/*
+ * Is the option one of those that the grammar lists? Of another one it is not known
+ * whether the next word is its value. crun takes abbreviations of long names, too.
+ */
+static bool is_listed(const struct grammar *g, const char *option)
+{
+	const char *a = option + 1;
+	bool is_long = *a == '-';
+	size_t n;
+
+	if (!g->words || !strcmp(option, "--"))
+		return true;
+	a += is_long;
+	n = strcspn(a, "=");
+	if (in_list(a, n, g->with_value) || in_list(a, n, g->words))
+		return true;
+	if (is_long)
+		return false;
+	a += strspn(a, g->flags);
+	return !*a || strchr(g->letters, *a);
+}
+
 static void add_capability(struct command *c, const char *name, int argc)
 {
 	if (!c->capabilities)
@@ -81,6 +117,13 @@ static void add_capability(struct command *c, const char *name, int argc)
 	if (!c->capabilities)
 		abort();
 	c->capabilities[c->capability_count++] = name;
+}
+
+static void add_resources(struct command *c, const char *value, char **word)
+{
+	c->resources = value;
+	c->resources_word = word;
+	c->resources_count++;
 }
 
 void parse_command(int argc, char **argv, struct command *c)
@@ -105,15 +148,23 @@ void parse_command(int argc, char **argv, struct command *c)
 				if (in_list(a, strlen(a), admitted_verbs))
 					c->verb = a;
 				c->is_exec = !strcmp(a, "exec");
+				c->is_update = !strcmp(a, "update");
 				if (c->is_exec)
 					grammar = &exec_grammar;
-			} else if (!c->verb && in_list(a, strlen(a), admitted_verbs)) {
+				else if (c->is_update)
+					grammar = &update_grammar;
+			} else if (!c->verb && !c->is_update && in_list(a, strlen(a), admitted_verbs)) {
 				c->verb = a;	/* the first was an unknown option's value */
 			} else {
 				c->id = a;
 				c->ids++;
 			}
 			continue;
+		}
+		if (!is_listed(grammar, a)) {
+			c->unknown = a;
+			c->rest = argv + i + 1;
+			return;
 		}
 		value = next_option(grammar, argc, argv, &i, &name, &n);
 		if (!value)
@@ -122,6 +173,8 @@ void parse_command(int argc, char **argv, struct command *c)
 			c->process = value;
 		else if (c->is_exec && (is_option(name, n, "cap") || is_option(name, n, "c")))
 			add_capability(c, value, argc);
+		else if (c->is_update && *name == 'r')
+			add_resources(c, value, &argv[i]);
 		else if (is_option(name, n, "bundle") || is_option(name, n, "b"))
 			c->bundle = value;
 		else if (is_option(name, n, "config") || is_option(name, n, "f"))

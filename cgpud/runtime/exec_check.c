@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,73 +11,16 @@
 #include "exec_check.h"
 #include "json_scan.h"
 #include "read_file.h"
+#include "records.h"
 #include "report.h"
 #include "text.h"
-
-#define ID_SIZE		512
-#define RECORD_MAX	(64u << 10)
 
 /* With each of these root can change a device cgroup, or the kernel: cgpud/oci.py has the same list. */
 static const struct capability undoing_capabilities[] = {
 	{ "CAP_SYS_ADMIN", 21 }, { "CAP_SYS_MODULE", 16 }, { "CAP_SYS_RAWIO", 17 }, { "CAP_BPF", 39 },
+	{ "CAP_DAC_READ_SEARCH", 2 },
 	{ NULL, 0 },
 };
-
-enum found { NO, YES, FAILED };
-
-/* Is the file at @path the record of the container? One that has gone meanwhile is not. FAILED: reported. */
-static enum found is_record_of(const char *path, const char *id)
-{
-	char its_id[ID_SIZE];
-	enum found found = NO;
-	size_t len;
-	char *text;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0 && errno == ENOENT)
-		return NO;
-	text = fd < 0 ? NULL : read_all(fd, RECORD_MAX, &len);
-	if (fd >= 0)
-		close(fd);
-	if (!text) {
-		report_error("%s cannot be read, so it is not known whether the container has a slice", path);
-		return FAILED;
-	}
-	if (json_top_value(text, len, "id", its_id, sizeof(its_id)) == '"' && !strcmp(its_id, id))
-		found = YES;
-	free(text);
-	return found;
-}
-
-/*
- * Has cgpud a record of the container? Rootless engines have no access to the directory,
- * and no slices. FAILED: reported.
- */
-static enum found has_record(const char *id)
-{
-	char path[sizeof(CGPU_STATE_PATH) + NAME_MAX + 1];
-	enum found found = NO;
-	struct dirent *entry;
-	DIR *dir = opendir(CGPU_STATE_PATH);
-
-	if (!dir && (errno == ENOENT || errno == EACCES))
-		return NO;
-	if (!dir) {
-		report_error("%s cannot be read, so it is not known whether the container has a slice: %s",
-			     CGPU_STATE_PATH, strerror(errno));
-		return FAILED;
-	}
-	while (found == NO && (entry = readdir(dir))) {
-		const char *end = strrchr(entry->d_name, '.');
-
-		if (!end || strcmp(end, ".json"))
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", CGPU_STATE_PATH, entry->d_name);
-		found = is_record_of(path, id);
-	}
-	closedir(dir);
-	return found;
-}
 
 /* By the arguments, or the file, which the next runtime reads again. FAILED: not known, and not reported. */
 static enum found wants_capability(const struct command *c, const char **name)
@@ -110,6 +51,24 @@ static enum found wants_capability(const struct command *c, const char **name)
 	return found;
 }
 
+/*
+ * An option that is not known may give a capability, and the word behind it may be its
+ * value or the id: refused where any of the words is a container with a slice.
+ */
+static bool unknown_is_allowed(const struct command *c)
+{
+	for (char **word = c->rest; *word; word++) {
+		enum found found = has_record(*word);
+
+		if (found == YES)
+			report_error("exec has the option %.64s, which is not known here, so it is not known whether "
+				     "the process could undo the slice of container %.64s", c->unknown, *word);
+		if (found != NO)
+			return false;
+	}
+	return true;
+}
+
 bool exec_is_allowed(const struct command *c)
 {
 	const char *capability = NULL;
@@ -117,6 +76,8 @@ bool exec_is_allowed(const struct command *c)
 	struct buf req = { 0 };
 	enum found wanted, sliced;
 
+	if (c->unknown && !access(CGPU_STATE_PATH, F_OK))
+		return unknown_is_allowed(c);
 	if (!c->id || access(CGPU_STATE_PATH, F_OK))
 		return true;
 	wanted = wants_capability(c, &capability);

@@ -7,10 +7,6 @@
 
 #include "cmdline.h"
 
-#ifndef CGPU_STATE_PATH
-#define CGPU_STATE_PATH "/run/cgpu/state"	/* cgpud's records, a JSON file per container */
-#endif
-
 /*
  * May the next runtime execute the process? Not if cgpud refuses a capability that
  * would undo the container's slice; an error has been reported then. cgpud is

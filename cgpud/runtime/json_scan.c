@@ -131,6 +131,31 @@ int json_top_value(const char *text, size_t len, const char *key, char *out, siz
 	return kind;
 }
 
+void json_put_without(struct buf *out, const char *text, size_t len, const char *key)
+{
+	struct scan s = { .p = text, .end = text + len };
+	const char *kept = text, *from = text;	/* the first byte that is not in @out; the member's first */
+	int t, prev = 0;
+
+	buf_append(out, "", 0);
+	while ((t = scan_next(&s))) {
+		if (t != '"' || s.depth != 1 || (prev != '{' && prev != ',') || strcasecmp(s.str.p, key)) {
+			prev = t;
+			from = s.p;
+			continue;
+		}
+		buf_append(out, kept, from - kept);
+		do
+			t = scan_next(&s);
+		while (t && s.depth > 0 && (t != ',' || s.depth > 1));
+		if (t != ',' && prev == ',' && out->len)
+			out->p[--out->len] = 0;		/* the last member: its comma goes with it */
+		from = kept = t == '}' || t == ']' ? s.p - 1 : s.p;
+	}
+	buf_append(out, kept, s.end - kept);
+	free(s.str.p);
+}
+
 const char *json_capability(const char *text, size_t len, const struct capability *list)
 {
 	struct scan s = { .p = text, .end = text + len };

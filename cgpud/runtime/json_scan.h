@@ -26,6 +26,12 @@ bool json_mentions_cgpu(const char *text, size_t len);
 int json_top_value(const char *text, size_t len, const char *key, char *out, size_t size);
 
 /*
+ * Append the document to @out without the members of the outermost object that have this
+ * name. Upper and lower case are the same, as for Go's decoder, of letters of ASCII.
+ */
+void json_put_without(struct buf *out, const char *text, size_t len, const char *key);
+
+/*
  * The name of the first entry of @list (capability_in()) that a string within the value of
  * the key "capabilities" of the outermost object is: an OCI process's. NULL: none is.
  * Upper and lower case are the same, for keys as they are for Go's decoder.

@@ -5,8 +5,9 @@
  * It makes no decision. For create, run and restore of a bundle whose config.json
  * contains a cGPU variable it sends a request to cgpud, which admits the container
  * and edits the file. An exec with a capability that would undo a slice needs cgpud's
- * permission. Then, and for every other command at once, it executes the
- * next runtime with unchanged arguments. Further roles of the same binary:
+ * permission. From the limits of an update of a container with a slice it takes the
+ * device rules. Then, and for every other command at once, it executes the next runtime
+ * with unchanged arguments. Further roles of the same binary:
  *
  *   cgpu-runtime hook bind     createRuntime: sends a pidfd of the init process
  *   cgpu-runtime hook params   createContainer: keeps libraries from making nodes

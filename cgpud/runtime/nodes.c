@@ -24,24 +24,21 @@
 #define FLAG_NODEV	0x0004		/* ST_NODEV of statfs(); libc has no name for it */
 
 /* From linux/mount.h and linux/openat2.h, which musl-gcc does not find. */
+#define FSCONFIG_SET_FLAG	0
 #define FSCONFIG_SET_STRING	1
 #define FSCONFIG_CMD_CREATE	6
+#define FSCONFIG_CMD_RECONFIGURE 7
 #define CLOSE_ON_EXEC		1	/* FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC */
-#define ATTR_RDONLY		0x01
 #define ATTR_NOSUID		0x02
 #define ATTR_NODEV		0x04
 #define ATTR_NOEXEC		0x08
+#define PICK_MOUNT		9	/* FSPICK_CLOEXEC | FSPICK_EMPTY_PATH */
 #define CLONE_TREE		1	/* OPEN_TREE_CLONE */
 #define MOVE_FD_TO_FD		0x44	/* MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH */
 #define IN_ROOT_NO_SYMLINKS	0x14	/* RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS */
-#define EMPTY_PATH		0x1000	/* AT_EMPTY_PATH */
 
 struct open_how_0 {
 	uint64_t flags, mode, resolve;
-};
-
-struct mount_attr_0 {
-	uint64_t set, clear, propagation, userns;
 };
 
 #define PARAMS_MAX	(16 << 10)
@@ -131,7 +128,23 @@ static int open_beneath(int dir, const char *path, uint64_t flags)
 	return (int)syscall(SYS_openat2, dir, path, &how, sizeof(how));
 }
 
-/* A tmpfs mount, not attached to any path, with the file "params". */
+/* Of the file system itself, since one mount alone is made read-only from Linux 5.12 on (mount_setattr). */
+static bool make_read_only(int mnt)
+{
+	int fs = (int)syscall(SYS_fspick, mnt, "", PICK_MOUNT), err;
+	bool done;
+
+	if (fs < 0)
+		return false;
+	done = !syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "ro", NULL, 0) &&
+	       !syscall(SYS_fsconfig, fs, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0);
+	err = errno;
+	close(fs);
+	errno = err;
+	return done;
+}
+
+/* A read-only tmpfs mount, not attached to any path, with the file "params". */
 static int make_tmpfs(const char *text, int len)
 {
 	int fs = (int)syscall(SYS_fsopen, "tmpfs", CLOSE_ON_EXEC), mnt = -1, file;
@@ -150,7 +163,7 @@ static int make_tmpfs(const char *text, int len)
 	done = file < 0 ? -1 : write(file, text, len);
 	if (file >= 0)
 		close(file);
-	if (done == len)
+	if (done == len && make_read_only(mnt))
 		return mnt;
 	close(mnt);
 	return -1;
@@ -163,7 +176,6 @@ static int make_tmpfs(const char *text, int len)
  */
 static int clone_params(int mnt, int dir)
 {
-	struct mount_attr_0 attr = { .set = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC };
 	int tree, err;
 
 	if (syscall(SYS_move_mount, mnt, "", dir, "", MOVE_FD_TO_FD))
@@ -174,10 +186,6 @@ static int clone_params(int mnt, int dir)
 		err = errno;
 		if (tree >= 0)
 			close(tree);
-		tree = -1;
-	} else if (tree >= 0 && syscall(SYS_mount_setattr, tree, "", EMPTY_PATH, &attr, sizeof(attr))) {
-		err = errno;
-		close(tree);
 		tree = -1;
 	}
 	errno = err;

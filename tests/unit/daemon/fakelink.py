@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from cgpu_common.errors import KernelMissing, KernelRefused
@@ -83,13 +83,8 @@ class FakeLink:
                 raise KernelRefused(errno.ENODEV, f"cgpu_km: no GPU {want.gpu}")
             made.append(
                 Slot(
-                    gpu=want.gpu,
                     minor=self._minor(),
-                    nv_minor=by_index[want.gpu].nv_minor,
-                    limit=want.limit,
-                    weight=want.weight,
-                    highprio=want.highprio,
-                    ceiling=want.ceiling,
+                    **{**asdict(want), "nv_minor": by_index[want.gpu].nv_minor},
                 )
             )
         container = Container(container_id, cookie, container_id[:12], MAJOR, ctl, uvm, False, tuple(made))

@@ -46,14 +46,21 @@ def free_port() -> int:
 
 
 class FakeFacts(Facts):
-    """The real /proc, but cgroups are plain directories: `groups` maps a pid to its cgroup."""
+    """The real /proc, but cgroups are plain directories: `groups` maps a pid to its cgroup, `slices` to the directory
+    of the slice whose nodes it sees."""
 
     def __init__(self, cgroups: Path) -> None:
         super().__init__(cgroups=cgroups)
         self.groups: dict[int, str] = {}
+        self.slices: dict[int, str] = {}
 
     def cgroup_path(self, pid: int) -> str | None:
         return self.groups.get(pid, "/shared")
+
+    def mounts(self, pid: int) -> str:
+        name = self.slices.get(pid)
+        node = f"\n90 80 0:50 /{name}/nvidia0 /dev/nvidia0 rw,nosuid - cgpu cgpu rw\n" if name else ""
+        return super().mounts(pid) + node
 
     def devices(self) -> str:
         return "Character devices:\n195 nvidia\n511 nvidia-uvm\n226 drm\n509 cgpu\n"
@@ -115,7 +122,9 @@ class Node:
         )
         self.daemon = Daemon(self.config, deps)
         await self.daemon.start()
-        server = Server(self.socket, self.daemon.handle, self.daemon.undelivered)
+        server = Server(
+            self.socket, self.daemon.handle, self.daemon.undelivered, lambda pid: self.facts.cgroup_path(pid)
+        )
         deps.restore_socket = server.restore_socket
         server.start()
         background = asyncio.create_task(self.daemon.run())
@@ -160,7 +169,7 @@ class Node:
 
     def _ask(self, request: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(10)
+            sock.settimeout(10 + self.config.kube_wait_s)
             sock.connect(str(self.socket))
             body = json.dumps(request).encode()
             socket.send_fds(sock, [struct.pack(">I", len(body)) + body], list(fds))

@@ -56,13 +56,23 @@ def mirror() -> dict[str, int | str]:
         ("CGPU_G_", abi.G),
     ):
         out.update({prefix + member.name: int(member) for member in kind})
-    out["CGPU_POLICY_MAX"] = max(policies.Policy).value
+    out["CGPU_POLICY_COUNT"] = len(policies.Policy)
+    out["CGPU_S_COUNT"], out["CGPU_G_COUNT"] = max(abi.S) + 1, max(abi.G) + 1
     return out
 
 
 def test_every_number_is_mirrored(header: dict[str, int | str]) -> None:
-    ignored = {"CGPU_UAPI_H", "CGPU_POLICY_COUNT"}
+    ignored = {"CGPU_UAPI_H"}
     assert {name: value for name, value in header.items() if name not in ignored} == mirror()
+
+
+@pytest.mark.parametrize("prefix", ["CGPU_S_", "CGPU_G_"])
+def test_every_attribute_is_sent_by_the_module(header: dict[str, int | str], prefix: str) -> None:
+    """A number that no message carries is read as its default."""
+    sources = "".join((HEADER.parent / name).read_text() for name in ("admin/netlink.c", "state/notify.c"))
+    names = {name for name in header if name.startswith(prefix)}
+    sent = set(re.findall(rf"nla_put_\w+\(skb, ({prefix}\w+)", sources))
+    assert sent == names - {f"{prefix}{name}" for name in ("UNSPEC", "PAD", "COUNT")}
 
 
 def test_policy_names_stand_once() -> None:

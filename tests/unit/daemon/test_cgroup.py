@@ -74,3 +74,36 @@ def test_mentions_id() -> None:
     assert cgroup.mentions_id("crun-abc.scope", "abc")
     assert not cgroup.mentions_id("abcd", "abc")
     assert not cgroup.mentions_id("session-1.scope", "1")
+
+
+LINE = "90 80 0:50 {root} /dev/nvidia0 rw,nosuid,noexec master:7 - {kind} cgpu rw\n"
+OTHERS = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n23 22 0:50 / /dev/cgpu rw - cgpu cgpu rw\n\nnonsense\n1 2 3\n"
+
+
+@pytest.mark.parametrize(
+    ("root", "kind", "is_there"),
+    [
+        ("/a\\040b/nvidia0", "cgpu", True),
+        ("/a\\040b/nvidia0", "ext4", False),
+        ("/a\\040b/nvidia0//deleted", "cgpu", False),
+        ("/a\\040bc/nvidia0", "cgpu", False),
+        ("/a/nvidia0", "cgpu", False),
+        ("/x/a\\040b/nvidia0", "cgpu", False),
+    ],
+)
+def test_the_mount_of_a_node(root: str, kind: str, is_there: bool) -> None:
+    assert cgroup.mounts_below(OTHERS + LINE.format(root=root, kind=kind), "cgpu", "a b") is is_there
+    assert not cgroup.mounts_below(OTHERS, "cgpu", "a b")
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (f"/kubepods/cri-containerd-{ID}.scope/app/x", (ID, f"/kubepods/cri-containerd-{ID}.scope")),
+        (f"/docker/{ID}", (ID, f"/docker/{ID}")),
+        (f"/libpod-conmon-{ID}.scope", ("", f"/libpod-conmon-{ID}.scope")),
+        ("/my-job", ("", "/my-job")),
+    ],
+)
+def test_the_cgroup_of_an_engine(path: str, found: tuple[str, str]) -> None:
+    assert cgroup.of_engine(path) == found

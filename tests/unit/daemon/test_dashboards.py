@@ -16,7 +16,6 @@ from grafana import Board, faults
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_server import Family, Server, serving
 
-from cgpu_common.policies import NAMES as POLICIES
 from cgpu_common.proc import Paths
 from cgpud import metrics
 from cgpud.exporter import Reader
@@ -39,7 +38,8 @@ GPU_STAT = (
 CARD: dict[str, Any] = {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "utilization_pct": 30}
 CARD |= {"processes": [{"pid": 19772, "sm_pct": 21, "memory_pct": 7}]}
 FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
-#: The extender's and kube-state-metrics', of which test_extender holds names and labels.
+#: The extender's, the agent's, kube-state-metrics' and those of MPS, of which test_extender, test_monitoring and
+#: test_metrics hold names and labels.
 OTHERS = """\
 cgpu_node_gpu_units{node="a",gpu="0",unit="GiB"} 15
 cgpu_node_gpu_units{node="b",gpu="0",unit="GiB"} 15
@@ -53,6 +53,12 @@ cgpu_extender_watch_failing{resource="pods"} 0
 cgpu_extender_unknown_binds 0
 cgpu_extender_binds_total{outcome="bound"} 4
 cgpu_extender_requests_total{verb="filter",result="ok"} 9
+cgpu_node_agent_ready{node="a"} 1
+cgpu_node_agent_ready{node="b"} 1
+cgpu_node_agent_decisions_total{node="a",result="granted"} 3
+cgpu_mps_container_memory_used_bytes{namespace="ml",pod="mps-0",container="main",gpu="0"} 1000
+cgpu_mps_container_memory_grant_bytes{namespace="ml",pod="mps-0",container="main",gpu="0"} 2000
+cgpu_mps_ended_total{result="killed"} 1
 kube_pod_info{namespace="ml",pod="train-0",node="a",created_by_name="train",instance="state"} 1
 kube_pod_info{namespace="ml",pod="serve-0",node="b",created_by_name="serve",instance="state"} 1
 """
@@ -190,8 +196,9 @@ def test_panels_do_not_overlap(name: str) -> None:
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
 
 
-def test_the_policies_have_their_names() -> None:
+def test_the_policy_is_shown_by_its_name() -> None:
+    """Of the metric: a new policy changes no dashboard."""
     (panel,) = (one for one in BOARDS["cgpu"]["panels"] if one["title"] == "Policy")
-    (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
-    names = [mapping["options"][str(number)]["text"] for number in range(len(mapping["options"]))]
-    assert names == list(POLICIES)
+    assert panel["options"]["textMode"] == "name"
+    (target,) = panel["targets"]
+    assert "cgpu_gpu_info" in target["expr"] and "{{policy}}" in target["legendFormat"]

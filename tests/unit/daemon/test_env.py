@@ -222,6 +222,13 @@ def test_as_dict_takes_the_last_and_skips_junk() -> None:
     assert env.as_dict(["A=1", "A", "B=1\0=x", "C\0=1", "C=2", "C\0"]) == {"B": "1"}, "crun"
 
 
+def test_a_weight_without_a_size_is_named() -> None:
+    found = env.parse({D: "15", env.WEIGHT: "2", env.HIGHPRIO: ""})
+    assert isinstance(found, NotSliced)
+    assert found.warning == f"{D}, {env.WEIGHT} without {C}: the container has no slice and no limit"
+    assert env.parse({}) == NotSliced("no cGPU variable")
+
+
 @pytest.mark.parametrize("value", ["", " ", "\n"])
 def test_set_to_nothing_is_not_unset(value: str) -> None:
     """Compose makes it of a variable that is not set."""

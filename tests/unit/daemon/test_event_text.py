@@ -51,6 +51,23 @@ TOLD = [
         "was refused 512 MiB on GPU 0: 6000 MiB of 6043 MiB are in use (process 42); 3 more like it",
     ),
     (
+        KernelEvent(
+            Event.REFUSED,
+            NAMES,
+            GPU,
+            {
+                "asked": 512 * MIB,
+                "limit": 6043 * MIB,
+                "used": 100 * MIB,
+                "pid": 42,
+                "suppressed": 0,
+                "why": "destroyed containers 5000 MiB, abcdef012345 9000 MiB",
+            },
+        ),
+        "warning",
+        "100 MiB of 6043 MiB are in use (process 42); the card has no room: held by destroyed containers 5000 MiB, abc",
+    ),
+    (
         KernelEvent(Event.OVERRUN, NAMES, GPU, {"overruns": 9, "preempt_slow": 2, "suppressed": 0}),
         "warning",
         "overran its turn on GPU 0 (9 late turns, 2 slow preemptions so far)",

@@ -68,6 +68,17 @@ def test_example_and_page_are_made_from_the_keys() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("above", "files"), [("", "root"), ("N/", "gpu"), ("N/C/", "slot")])
+def test_the_contract_has_the_modules_files(above: str, files: str) -> None:
+    """Names and modes; a test in the virtual machine reads and writes them."""
+    source = (REPO / "cgpu_km/admin/proc.c").read_text()
+    (body,) = re.findall(rf"\b{files}_files\[\] = \{{\n(.*?)\n\}};", source, re.S)
+    found = re.findall(r'^\t\{ "(\w+)", \w+(?:, (\w+))?', body, re.M)
+    assert len(found) == len(body.splitlines())
+    rows = re.findall(rf"^\| `{above}(\w+)` \| (0[0-7]{{3}}) \|", PROC, re.M)
+    assert sorted(rows) == sorted((name, "0644" if store not in ("", "NULL") else "0444") for name, store in found)
+
+
 def proc_row(node: str) -> str:
     """The range and the default of a GPU's node, as the contract has them."""
     found = re.search(rf"^\| `N/{node}` \| 0644 \| [^|]* \| ([^|]*) \|", PROC, re.M)
@@ -85,7 +96,7 @@ def test_the_contract_has_the_keys_range_and_default(name: str) -> None:
         assert text.startswith("1048576…2^63-1")
     elif name == "max_inst":
         assert text == f"{least}…{MAX_INST_MAX}, under burst to {most} ({MAX_INST_MAX} containers)"
-    elif name != "uvm":
+    elif name not in ("policy", "uvm"):
         assert text.split(",")[0] == f"{least}…{most}"
     if name not in ("default_memsize_mib", "slice_us"):  # chosen by the kernel
         assert default.strip("`") == str(key.default if name == "uvm" else settings.KERNEL_KEYS[name].default)

@@ -107,6 +107,8 @@ def test_a_capability_of_any_set_needs_permission(place: Place, answerer: Answer
         ["exec", "-c", "CAP_SYS_ADMIN", "ID", "sh"],
         ["exec", "-tcCAP_SYS_ADMIN", "ID", "sh"],
         ["exec", "-c", "cap_sys_admin", "-p", "PLAIN", "ID", "sh"],
+        ["exec", "--pidfd-socket", "S", "--cap", "CAP_SYS_ADMIN", "ID", "sh"],
+        ["exec", "--no-new-privs", "--ignore-paused", "-tty", "--tty=true", "-d", "-c", "CAP_SYS_ADMIN", "ID", "sh"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -146,6 +148,45 @@ def test_without_such_a_capability_no_daemon_is_needed(place: Place, argv: list[
     argv = [{"P": path, "ALL": str(everything)}.get(word, word) for word in argv]
     assert place.run(*argv).returncode == 7
     assert place.handed_over() == argv
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["exec", "--new-socket", "S", "--cap", "CAP_SYS_ADMIN", ID, "sh"],
+        ["exec", "--new-socket=S", "--cap", "CAP_SYS_ADMIN", ID, "sh"],
+        ["exec", "--ca", "CAP_SYS_ADMIN", ID, "sh"],  # crun takes abbreviations
+        ["exec", "--proc=/p.json", ID],
+        ["exec", "-x", "S", "--process", "P", ID],
+        ["exec", "-tx", "-cCAP_SYS_ADMIN", ID],
+        ["exec", "-new", ID],
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_option_of_exec_is_refused_beside_a_slice(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    """Whether the next word is its value, and what it gives, is not known."""
+    (place.directory / "state").mkdir(exist_ok=True)
+    assert place.run(*argv).returncode == 7, "no slice: nothing to lose"
+    record(place)
+    done = place.run(*argv)
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert f"exec has the option {argv[1]}, which is not known here" in done.stderr
+    assert not answerer.asked
+
+
+#: exec of runc 1.3 and crun 1.21, by their own --help: every option, in each form that has no value of its own.
+EXEC_OPTIONS = [
+    *("--console-socket S", "--pidfd-socket S", "--cwd /", "--env A=1", "-e A=1", "--tty", "-t", "--user 0", "-u 0"),
+    *("--additional-gids 1", "-g 1", "--detach", "-d", "--pid-file F", "--process-label L", "--apparmor P"),
+    *("--no-new-privs", "--cap CAP_CHOWN", "-c CAP_CHOWN", "--preserve-fds 1", "--cgroup c", "--ignore-paused", "-td"),
+]
+
+
+@pytest.mark.parametrize("option", EXEC_OPTIONS)
+def test_every_option_of_the_runtimes_is_known(place: Place, option: str) -> None:
+    record(place)
+    argv = ["exec", *option.split(), ID, "sh"]
+    assert (place.run(*argv).returncode, place.handed_over()) == (7, argv)
 
 
 @pytest.mark.parametrize("others", [[], ["5" * 63, "5" * 65, "x", "../5", 'q"uote']], ids=["none", "others"])

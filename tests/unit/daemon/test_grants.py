@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from cgpu_common.errors import Refused
 from cgpu_common.model import MIB, NotSliced
 from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps, GpuSettings
+from cgpud import labels
 from cgpud.admit import check_disable
 from cgpud.env import parse
-from cgpud.grants import ANNOTATIONS, Grants, Subject, subjects
+from cgpud.grants import Grants, Subject, subjects
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -78,19 +80,29 @@ def test_disable_is_denied_where_limits_are_set(keys: dict[str, Any], denied: bo
 async def test_a_container_without_variables_is_not_concerned(node: Node) -> None:
     node.config = Config(container=Caps(disable="deny"))
     async with node.running():
-        for env in ((), ("ALIYUN_COM_GPU_SCHD_WEIGHT=3",), ("CGPU_DISABLE=0",)):
+        for env in ((), ("CGPU_DISABLE=0",)):
             assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+        warned = await node.prepare(ID, ("ALIYUN_COM_GPU_SCHD_WEIGHT=3",))
+        assert (warned["action"], "no slice and no limit" in warned["warning"]) == ("pass", True)
 
 
 # ---- grants ----
+
+
+def annotations(subject: dict[str, str], crio: bool) -> dict[str, str]:
+    keys = labels.CRIO if crio else labels.CONTAINERD
+    given = {
+        **{"name" if field == "container" else field: value for field, value in subject.items()},
+        "type": "container",
+    }
+    return {keys[field]: value for field, value in given.items() if value}
 
 
 def annotate(node: Node, container_id: str, env: tuple[str, ...], crio: bool = False, **changes: str) -> str:
     """A bundle of the pod, as containerd or CRI-O annotates it."""
     directory = node.bundle(container_id, env)
     spec = json.loads((directory / "config.json").read_text())
-    given = {**POD, **changes}
-    spec["annotations"] = {ANNOTATIONS[field][crio]: value for field, value in given.items() if value}
+    spec["annotations"] = annotations({**POD, **changes}, crio)
     (directory / "config.json").write_text(json.dumps(spec))
     return str(directory)
 
@@ -117,6 +129,43 @@ async def test_a_grant_is_out_of_the_tenants_reach(node: Node, env: tuple[str, .
         assert reply["action"] == "edited"
         (slot,) = node.link.containers[ID].slots
         assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 6043 * MIB, 1, False)
+
+
+@pytest.mark.parametrize("crio", [False, True])
+async def test_the_authors_annotations_bring_no_other_pods_grant(node: Node, crio: bool) -> None:
+    """CRI-O copies a Pod's annotations into config.json, containerd by pod_annotations; the engine adds its own."""
+    directory = node.bundle(ID, VARIABLES)
+    spec = json.loads((directory / "config.json").read_text())
+    own = {**POD, "namespace": "team-b", "pod": "thief-0", "uid": "u-9"}
+    spec["annotations"] = {**annotations(POD, not crio), **annotations(own, crio)}
+    (directory / "config.json").write_text(json.dumps(spec))
+    async with node.running():
+        assert await node.ask(op="grant", grant={"subject": POD, "variables": SIX}) == {"ok": True}
+        reply = await node.ask(op="prepare", id=ID, bundle=str(directory))
+        assert "name two containers" in reply["error"] and "team-b/thief-0/main" in reply["error"]
+        assert not node.link.calls
+
+
+@pytest.mark.parametrize("crio", [False, True])
+@pytest.mark.parametrize("field", ["namespace", "pod", "uid", "name"])
+def test_a_part_of_another_engines_annotations_is_refused(field: str, crio: bool) -> None:
+    other = (labels.CONTAINERD if crio else labels.CRIO)[field]
+    with pytest.raises(Refused, match="name two containers") as refused:
+        subjects(ID, {"annotations": {**annotations(POD, crio), other: "other-1"}})
+    assert {POD["container" if field == "name" else field], "other-1"} <= set(re.split("[ /;]", str(refused.value)))
+
+
+@pytest.mark.parametrize("crio", [False, True])
+def test_both_engines_annotations_of_one_pod(crio: bool) -> None:
+    both = {**annotations(POD, True), **annotations(POD, False)}
+    assert subjects(ID, {"annotations": both}) == subjects(ID, {"annotations": annotations(POD, crio)})
+    assert len(subjects(ID, {"annotations": both})) == 3
+
+
+@pytest.mark.parametrize("crio", [False, True])
+def test_a_pods_sandbox_takes_no_containers_grant(crio: bool) -> None:
+    given = annotations(POD, crio) | {(labels.CRIO if crio else labels.CONTAINERD)["type"]: labels.SANDBOX}
+    assert subjects(ID, {"annotations": given}) == (Subject(id=ID),)
 
 
 @pytest.mark.parametrize("change", [{"uid": "u-2"}, {"uid": ""}, {"namespace": "x"}, {"pod": "x"}, {"container": "x"}])
@@ -296,7 +345,7 @@ async def test_a_bad_grant_is_a_sentence(node: Node, grant: Any, why: str) -> No
 
 def test_the_number_of_grants_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cgpud.grants.GRANTS_MAX", 2)
-    grants = Grants(tmp_path)
+    grants = Grants(tmp_path, {})
     for name in "aba":
         grants.add({"subject": {"id": name}, "variables": SIX})
     with pytest.raises(Refused, match="2 grants already"):
@@ -304,6 +353,24 @@ def test_the_number_of_grants_is_bounded(tmp_path: Any, monkeypatch: pytest.Monk
     assert len(grants) == 2
 
 
-@pytest.mark.parametrize("annotations", [None, [], "x", {"io.kubernetes.pod.name": 7}, {"io.kubernetes.pod.name": "p"}])
-def test_annotations_that_name_no_pod(annotations: Any) -> None:
-    assert subjects(ID, {"annotations": annotations}) == (Subject(id=ID),)
+def test_a_grant_that_is_refused_changes_nothing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpud.grants.GRANTS_MAX", 2)
+    grants = Grants(tmp_path, {})
+    for name in "aba":
+        grants.add({"subject": {"id": name}, "variables": SIX}, asked=True)
+    assert [one["id"] for one in grants.subjects()] == ["b", "a"], "replaced: the last one"
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(subject: Subject) -> bool:
+        raise OSError(30, "read-only")
+
+    monkeypatch.setattr(grants, "_drop", fail)
+    with pytest.raises(Refused, match="cannot write its state"):
+        grants.add({"subject": {"id": "c"}, "variables": SIX})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert [one["id"] for one in grants.subjects()] == ["b", "a"]
+
+
+@pytest.mark.parametrize("given", [None, [], "x", {"io.kubernetes.pod.name": 7}, {"io.kubernetes.pod.name": "p"}])
+def test_annotations_that_name_no_pod(given: Any) -> None:
+    assert subjects(ID, {"annotations": given}) == (Subject(id=ID),)

@@ -124,6 +124,28 @@ async def test_the_same_name_after_a_restart(node: Node) -> None:
         await eventually(lambda: not node.link.containers, "released")
 
 
+@pytest.mark.parametrize(
+    ("about", "kind"),
+    [
+        ("cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot", "nsdelegate"),
+        ("cgroup2 none rw", "v2"),
+        ("cgroup2 none rw,xnsdelegate", "v2"),
+        ("cgroup cgroup rw,devices", "v1"),
+        ("tmpfs tmpfs rw", "v1"),
+        (None, "v1"),
+    ],
+)
+def test_which_cgroups_the_host_has(tmp_path: Path, about: str | None, kind: str) -> None:
+    (tmp_path / "self").mkdir()
+    lines = ["25 1 0:22 / /sys rw,nosuid shared:7 - sysfs sysfs rw", "9 1 0:7 / /other rw - cgroup2 x rw,nsdelegate"]
+    lines += [f"30 25 0:26 / {tmp_path} ro,nosuid shared:4 - {about}"] if about else []
+    (tmp_path / "self/mountinfo").write_text("\n".join([*lines, ""]))
+    assert Facts(tmp_path, tmp_path).cgroup_kind() == kind
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices/cgroup.procs").touch()
+    assert Facts(tmp_path, tmp_path).cgroup_kind() == "v1", "v1 beside v2 has the devices"
+
+
 # ---- callers ----
 
 
@@ -210,6 +232,53 @@ async def test_root_of_a_container_is_refused(node: Node, contained: bool) -> No
         assert reply["ok"] is not contained
         if contained:
             assert reply == {"ok": False, "error": "cgpud takes no requests from a container"}
+
+
+@pytest.mark.parametrize(
+    ("group", "answered"),
+    [("/docker/a", False), ("/docker/a/inner/x", False), ("/docker/ab", True), ("/docker", True), (None, True)],
+)
+async def test_a_process_of_a_container_with_the_hosts_pid_namespace(
+    node: Node, monkeypatch: pytest.MonkeyPatch, group: str | None, answered: bool
+) -> None:
+    """It sees /proc/PID/root of a process with no capabilities, and behind it the socket."""
+    async with node.running():
+        await node.start(ID, "/docker/a")
+        monkeypatch.setattr(node.facts, "cgroup_path", lambda pid: group)
+        reply = await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+        assert reply == (
+            {"ok": True} if answered else {"ok": False, "error": "cgpud takes no requests from a container"}
+        )
+        assert bool(node.link.containers) is not answered
+
+
+#: With what Docker gives, and the host's pid namespace: what is behind the process.
+LOOK = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for number in range(64):
+    if number not in (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31):  # of Docker
+        libc.prctl(24, number, 0, 0, 0)  # from the bounding set; the exec takes it from the others
+os.execvp("ls", ["ls", f"/proc/{sys.argv[1]}/root/"])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is to be protected from root")
+@pytest.mark.parametrize("clears", [False, True])
+def test_what_is_behind_a_process_without_capabilities(clears: bool) -> None:
+    code = "from cgpu_common import dumpable; dumpable.clear();" if clears else ""
+    words = ["setpriv", "--bounding-set", "-all", sys.executable, "-c", f"{code}print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        seen = subprocess.run([sys.executable, "-c", LOOK, str(process.pid)], capture_output=True, text=True)
+        process.stdin.write("\n")
+    assert ("etc" in seen.stdout.split(), "Permission denied" in seen.stderr) == (not clears, clears), seen
+
+
+@pytest.mark.parametrize("file", ["cgpud/__main__.py", "cgpu_kube/node/command.py", "cgpu_kube/node/host_keeper.py"])
+def test_the_programs_with_the_socket_close_theirs(file: str) -> None:
+    assert "dumpable.clear()" in Path(file).read_text()
 
 
 STATUS = """

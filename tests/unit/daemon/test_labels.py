@@ -33,6 +33,13 @@ def test_kubernetes(annotations: dict[str, str]) -> None:
     }
 
 
+def test_a_pods_author_gives_it_no_other_name() -> None:
+    """Of the image the engine's own counts; of the rest none where the two disagree."""
+    image = {"io.kubernetes.cri.image-name": "registry/other:2"}
+    assert of_spec({"annotations": {**image, **CRIO}}) == of_spec({"annotations": CRIO})
+    assert of_spec({"annotations": {"io.kubernetes.cri.sandbox-name": "other-0", **CRIO}}) == {}
+
+
 def test_docker_says_nothing() -> None:
     assert of_spec(json.loads((DATA / "docker.json").read_text())) == {}
 

@@ -40,8 +40,8 @@ LAYERS = {
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
         cgpu_common.frames cgpu_common.gpus cgpu_common.mps_nvml cgpu_common.files cgpu_common.pages
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
-        cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
-        cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
+        cgpu_common.proc cgpu_common.versions cgpu_common.dumpable cgpu_common.inotify cgpu_common.holders
+        cgpud.bundle cgpud.store cgpud.host_paths cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
         cgpud.http cgpud.tls cgpud.apply cgpud.mps_control cgpud.mps_limits
         cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
@@ -70,7 +70,7 @@ IMPURE = {
 #: A library that is reached through one module only, or two.
 SINGLE_USER = {
     "cffi": "cgpu_cli.sim.native",
-    "ctypes": "cgpu_common.inotify cgpu_common.mps_nvml",
+    "ctypes": "cgpu_common.dumpable cgpu_common.inotify cgpu_common.mps_nvml",
     "prometheus_client": "cgpud.metrics",
     "pynvml": "cgpu_common.gpus",
     "pyroute2": "cgpu_common.netlink",
@@ -81,8 +81,8 @@ SINGLE_USER = {
 RUNTIME_LAYERS = (
     "text",
     "report json_scan read_file runtime_conf",
-    "nodes closed cmdline next_runtime daemon_client",
-    "exec_check hooks nvidia_cli",
+    "nodes closed cmdline next_runtime daemon_client records",
+    "exec_check update_check hooks nvidia_cli",
     "admission",
     "main",
 )
@@ -176,6 +176,7 @@ WRITERS = {
     "cgpu_kube/installer/command.py": "the file that the kubelet mounts for a container's last words",
     "cli/bundle.py": "an archive in memory",
     "cli/drain.py": "an empty file, whose creation replaces nothing",
+    "cgpu_kube/node/turn.py": "an empty file, whose creation replaces nothing",
     "cgpu_kube/node/keeper.py": "a value of procfs, of the process itself",
     "cgpud/bundle.py": "replaces the config.json that it has just read as a plain file",
     "cli/sim/native.py": "in a folder of tempfile's, below one that only this user can write",

@@ -10,6 +10,8 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,12 @@ from cgpu_common.config import Config
 from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import CgpuError, KernelRefused
 from cgpu_common.kernel_abi import Event
-from cgpu_common.model import MIB, NvmlGpu, Process, SlotWant
+from cgpu_common.model import MIB, NvmlGpu, Phase, Process, Record, SlotWant
 from cgpu_common.settings import GpuSettings
 from cgpud import hostmem
-from cgpud.reconcile import IDLE_S
+from cgpud.reconcile import IDLE_S, LEASE_S
 from cgpud.state import Trigger
+from cgpud.store import Store
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -39,6 +42,32 @@ def destroys(node: Node) -> list[str]:
 
 def states(node: Node) -> list[Path]:
     return list((node.directory / "state").glob("*.json"))
+
+
+@pytest.mark.parametrize("kind", ["v2", "nsdelegate"])
+async def test_writable_cgroups_stay_within_a_namespace(node: Node, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(node.facts, "cgroup_kind", lambda: kind)
+    async with node.running():
+        path = node.bundle(ID) / "config.json"
+        spec = json.loads(path.read_text())
+        spec["mounts"].append({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup"})
+        path.write_text(json.dumps(spec))
+        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        assert reply["ok"] if kind == "nsdelegate" else "/sys/fs/cgroup writable" in reply["error"]
+
+
+async def test_a_mount_behind_a_link_is_refused(node: Node) -> None:
+    """A relative source begins at the bundle."""
+    async with node.running():
+        directory = node.bundle(ID)
+        path = directory / "config.json"
+        spec = json.loads(path.read_text())
+        (directory / "link").symlink_to("/run")
+        spec["mounts"].append({"destination": "/x", "type": "bind", "source": "link/cgpu"})
+        path.write_text(json.dumps(spec))
+        refused = await node.ask(op="prepare", id=ID, bundle=str(directory))
+        assert "the container mounts link/cgpu, which brings /run/cgpu" in refused["error"]
+        assert not node.link.calls
 
 
 async def test_prepare_edits_and_creates(node: Node) -> None:
@@ -322,6 +351,61 @@ async def test_an_orphan_whose_cgroup_is_not_found(node: Node) -> None:
         assert not node.link.containers, "idle for IDLE_S"
 
 
+@pytest.fixture
+def nested(node: Node) -> Iterator[Path]:
+    """1,200 cgroups, each in the one before: more than Python's frames."""
+    top = node.facts.cgroups / "docker/tenant"
+    path = top
+    for _ in range(1200):
+        path.mkdir(parents=True)
+        path /= "x"
+    yield top
+    subprocess.run(["rm", "-rf", top], check=True)  # pytest's own removal is recursive
+
+
+def test_cgroups_that_a_tenant_nests(node: Node, nested: Path) -> None:
+    """The search for an orphan's cgroup ended the daemon, at each of its starts."""
+    assert node.facts.find_cgroup(ID) is None
+    node.populate(f"/kubepods/besteffort/pod7/{ID}", True)
+    found = node.facts.find_cgroup(ID)
+    assert found is not None and found.path == f"/kubepods/besteffort/pod7/{ID}"
+
+
+@pytest.mark.parametrize("deep", [1200, 5000])
+def test_the_members_of_nested_cgroups(node: Node, nested: Path, deep: int) -> None:
+    """All of them count, or the slice of a running container would be released; beyond PATH_MAX that is an error."""
+    directory, pid = nested, "7\n"
+    if deep > 1200:
+        subprocess.run(["sh", "-c", 'cd "$0"; for i in $(seq 20); do mkdir $1; cd -P $1; done', nested,
+                        "y" * 250], check=True)  # fmt: skip
+    else:
+        (nested / ("x/" * 1199) / "cgroup.procs").write_text(pid)
+    node.facts.controller = "devices"
+    group = node.facts.cgroup_at(str(directory.relative_to(node.facts.cgroups)))
+    assert group is not None
+    assert not node.facts.is_empty(group), "of that which cannot be read it is not known"
+    if deep == 1200:
+        assert list(node.facts.members(group)) == [7]
+
+
+async def test_one_orphan_does_not_disturb_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node.running():
+        await node.start(ID, f"/docker/{ID}")
+        await node.start(OTHER, f"/docker/{OTHER}")
+    shutil.rmtree(node.directory / "state")
+    find = node.facts.find_cgroup
+
+    def fails(container_id: str) -> Any:
+        if container_id == ID:
+            raise RecursionError
+        return find(container_id)
+
+    monkeypatch.setattr(node.facts, "find_cgroup", fails)
+    async with node.running() as daemon:
+        assert [record.id for record in daemon.records.values()] == [OTHER]
+        assert set(node.link.containers) == {ID, OTHER}, "what cannot be looked for is kept"
+
+
 async def test_orphans_are_looked_at_again_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the period of reconcile is long."""
     monkeypatch.setattr("cgpud.reconcile.IDLE_S", 0.05)
@@ -433,6 +517,30 @@ async def test_another_slot_than_asked_is_taken_back(node: Node) -> None:
         assert "another slot" in (await node.prepare(ID))["error"]
         assert not node.link.containers
         assert not states(node)
+
+
+async def test_a_bind_that_cannot_be_saved_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next life of cgpud would read that the start has not come so far, and destroy the slice."""
+    room = Store.save
+
+    def full(self: Store, record: Record) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with node.running():
+        assert (await node.prepare(ID))["ok"]
+        process = node.process("/docker/a")
+        monkeypatch.setattr(Store, "save", full)
+        reply = await node.bind(ID, process.pid)
+        assert reply["error"] == "cgpud cannot write its state: [Errno 28] No space left on device"
+        (record,) = node.daemon.records.values()
+        assert (record.phase, record.process is None or record.process.pid != process.pid) == (Phase.PREPARED, True)
+        monkeypatch.setattr(Store, "save", room)
+        assert (await node.bind(ID, process.pid))["ok"], "the runtime may ask again"
+    node.now += 10 * LEASE_S
+    async with node.running():
+        assert ID in node.link.containers
+        (record,) = node.daemon.records.values()
+        assert record.phase is Phase.BOUND
 
 
 async def test_an_unwritable_bundle_is_taken_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

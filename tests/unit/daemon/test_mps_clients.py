@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fakes import Node, eventually
 
 from cgpu_common.config import Config
 from cgpu_common.model import Phase
+from cgpud import mps_node
 
 UUIDS = [gpu.uuid for gpu in example_gpus(2)]
 ONE, TWO = "a" * 64, "b" * 64
@@ -90,10 +93,30 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(mps_node, "START_S", 0.0)  # of programs that have started long ago
     found = World(tmp_path, **getattr(request, "param", {}))
     yield found
     found.node.cleanup()
+
+
+async def test_nvidias_hook_brings_a_client_no_other_gpu(world: World) -> None:
+    def legacy(spec: dict[str, Any]) -> None:
+        spec["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
+        spec["hooks"] = {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}
+
+    async with world.node.running() as daemon:
+        assert (await world.grant(ONE))["ok"]
+        assert "NVIDIA's legacy prestart hook would mount the whole GPU" in await world.refused(ONE, legacy)
+        daemon.config = replace(daemon.config, legacy_hook_config="/etc/cgpu/hook.toml")
+        reply = await world.prepare(ONE, legacy)
+        spec = world.spec(ONE)
+        assert "-config=/etc/cgpu/hook.toml" in spec["hooks"]["prestart"][0]["args"]
+        visible = [one for one in spec["process"]["env"] if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
+        assert visible == ["NVIDIA_VISIBLE_DEVICES=none"]
+        assert [hook["args"][2] for hook in spec["hooks"]["createRuntime"]] == ["bind"]
+        assert spec["hooks"]["createContainer"][-1]["args"][2:] == ["check", f"--closed={reply['closed']}"]
+        assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
 
 
 async def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World) -> None:
@@ -114,6 +137,33 @@ async def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World) -> N
         (record,) = daemon.records.values()
         assert (record.phase, record.mps and record.mps.mib) == (Phase.PREPARED, 4096)
         assert not world.node.link.containers, "there is no slice"
+
+
+async def test_a_daemon_that_restarted_before_its_answer_takes_its_own_edit(world: World) -> None:
+    """The runtime asks again with the config.json that is written already: it becomes the same once more."""
+
+    def written(spec: dict[str, Any]) -> dict[str, Any]:
+        text = json.dumps(spec)
+        (cookie,) = {hook["args"][3] for hook in spec["hooks"]["createRuntime"]}
+        found: dict[str, Any] = json.loads(text.replace(cookie, "COOKIE"))
+        rules = found["linux"]["resources"]["devices"]  # each node's rule once more, behind the same one
+        found["linux"]["resources"]["devices"] = [one for at, one in enumerate(rules) if one not in rules[:at]]
+        return found
+
+    directory = str(world.node.directory / "bundles" / ONE)
+    async with world.node.running():
+        assert (await world.grant(ONE))["ok"]
+        assert (await world.prepare(ONE))["ok"]
+    first = written(world.spec(ONE))
+    async with world.node.running():
+        await eventually(lambda: world.node.daemon.mps.clients_mib, "a sample")
+        reply = await world.node.ask(op="prepare", id=ONE, bundle=directory)
+        assert reply["ok"], reply
+        assert written(world.spec(ONE)) == first
+        other = f"{world.control.directory(UUIDS[1])}/shm"  # of another GPU's server, or at another place: the author's
+        for where, source in (("/dev/shm", other), ("/dev/shm/a", first["mounts"][-1]["source"])):
+            mount = {"destination": where, "type": "bind", "source": source}
+            assert "over /dev/shm" in await world.refused(ONE, lambda spec, mount=mount: spec["mounts"].append(mount))
 
 
 async def test_the_server_is_told_the_largest_grant_and_again_after_its_restart(world: World) -> None:
@@ -147,6 +197,24 @@ async def test_a_container_over_its_grant_loses_that_process_and_no_other(world:
         assert "more than 3 of its programs" in (await world.row(ONE))["evict"]
 
 
+async def test_a_client_that_starts_is_ended_a_little_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's server hangs when it has to end one amid its start. It is noticed at once, and one that has run for a
+    while is ended at once."""
+    monkeypatch.setattr(mps_node, "START_S", 1.5)
+    async with world.node.running() as daemon:
+        first, other = await world.start(ONE, 2048), await world.start(TWO, 2048)
+        world.control.use(UUIDS[0], other, 500)
+        await eventually(lambda: other in daemon.mps._first.get(UUIDS[0], {}), "seen")
+        await asyncio.sleep(1.6)
+        world.control.use(UUIDS[0], first, 3000)
+        world.control.use(UUIDS[0], other, 3000)
+        await eventually(lambda: all(one.is_over for one in daemon.mps.accounts.values()), "noticed")
+        await eventually(lambda: world.control.ended == [other], "ended at once")
+        await asyncio.sleep(0.3)
+        assert world.control.ended == [other], "it starts"
+        await eventually(lambda: world.control.ended == [other, first], "and now it has started")
+
+
 async def test_a_process_that_mps_does_not_end_is_killed_and_no_other(world: World) -> None:
     async with world.node.running() as daemon:
         first, other = await world.start(ONE, 2048), await world.start(TWO, 2048)
@@ -158,7 +226,10 @@ async def test_a_process_that_mps_does_not_end_is_killed_and_no_other(world: Wor
         await eventually(lambda: daemon.mps.ended["killed"], "tried")
         assert ended(greedy) and not ended(first) and not ended(other)
         assert any(f"process {greedy} was killed, since MPS did not end it" in one for one in await world.events())
-        assert (await world.row(ONE))["evict"] == ""
+        kinds = [one["fields"]["kind"] for one in (await world.node.ask(op="events"))["events"]]
+        assert "mps_killed" in kinds and "mps_ended" not in kinds, "an event of its own"
+        row = await world.row(ONE)
+        assert (row["ended"], row["killed"], row["evict"]) == (1, 1, "")
 
 
 def ended(pid: int) -> bool:

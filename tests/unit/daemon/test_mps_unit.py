@@ -232,6 +232,37 @@ def test_a_daemon_that_dies_or_falls_silent_ends_the_unit_and_leaves_the_gpu_clo
     assert stand.stop(thread) == 0 and stand.nvml.modes[-1] is False
 
 
+def test_a_second_life_that_does_not_start_leaves_the_gpu_closed(stand: Stand) -> None:
+    """The clients of the first one have the GPU's own nodes."""
+    thread = stand.start()
+    os.kill(int((stand.directory / "pipe/pid").read_text()), signal.SIGKILL)
+    thread.join(15)
+    stand.nvml.card = replace(stand.nvml.card, processes=(7,))
+    (stand.here / "broken").touch()
+    for _ in range(2):
+        with pytest.raises(CgpuError, match="does not start") as caught:
+            stand.unit.run()
+        assert not isinstance(caught.value, Refused), "systemd starts the unit again"
+        assert stand.nvml.card.exclusive
+    (stand.here / "broken").unlink()
+    assert stand.stop(stand.start()) == 0 and not stand.nvml.card.exclusive
+
+
+def test_an_end_in_the_call_that_sets_the_mode_is_remembered(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def ends(uuid: str, on: bool) -> None:
+        stand.nvml.card = replace(stand.nvml.card, exclusive=on)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stand.nvml, "set_exclusive", ends)
+        with pytest.raises(Killed):
+            stand.unit.run()
+    assert stand.stop(stand.start()) == 0, "the mode is its own"
+
+
 def test_a_mode_that_was_changed_is_set_again(stand: Stand) -> None:
     thread = stand.start()
     stand.nvml.card = replace(stand.nvml.card, exclusive=False)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import fields
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("pyroute2")
 
 from pyroute2.netlink.exceptions import NetlinkError
 
+from cgpu_common import netlink
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 from cgpu_common.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
@@ -210,3 +212,12 @@ def test_event_about_the_core() -> None:
     event = event_of(genl(Cmd.EVENT, attr(A.EVENT, u32(Event.CORE)), *words))
     assert (event.container, event.gpu) == (None, None)
     assert event.values == {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"}
+
+
+@pytest.mark.parametrize(("kind", "attrs"), [(Slot, S), (KernelGpu, G)])
+def test_each_attribute_is_read_into_its_field(kind: type, attrs: type[S] | type[G]) -> None:
+    """By its name. A number that has no form in the table would be skipped as one of a later module."""
+    table = {Slot: netlink.SLOT, KernelGpu: netlink.GPU}[kind]
+    names = {attr.name for attr in attrs} - {"UNSPEC", "PAD"}
+    assert table.names() == names
+    assert {field.name for field in fields(kind)} == {name.lower() for name in names}

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cgpu_common import cgroup
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container, Slot
-from cgpud import bundle, hooks, oci
+from cgpud import bundle, hooks, host_paths, oci
 from cgpud.config_json import Spec
+from cgpud.watch import Facts
 
 DATA = Path(__file__).parent / "data"
 CONTAINER = Container("a" * 64, 7, "a" * 12, 509, 4, 5, slots=(Slot(0, 6, 3, 1 << 30),))
@@ -32,7 +34,8 @@ def docker() -> Spec:
 
 
 def edit(spec: Spec, options: oci.Options = OPTIONS) -> Spec:
-    oci.check_isolation(spec, options)  # as the daemon does before it creates the container
+    # As the daemon does before it creates the container.
+    oci.check_isolation(spec, options, resolve=Facts().host_paths("/srv/bundle"))
     return oci.edit(spec, CONTAINER, MAJORS, options, CLOSED)
 
 
@@ -86,6 +89,7 @@ def test_a_bare_spec_gets_what_it_lacks() -> None:
     assert [mount["destination"] for mount in out["mounts"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"]
     assert [hook["args"][3:] for hook in out["hooks"]["createContainer"]] == [["--root=rootfs", f"--closed={CLOSED}"]]
     assert out["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+    assert out["linux"]["readonlyPaths"] == ["/proc/driver"]
 
 
 def test_null_lists_are_empty_lists() -> None:
@@ -94,7 +98,9 @@ def test_null_lists_are_empty_lists() -> None:
     spec["mounts"] = None
     spec["linux"]["devices"] = None
     spec["linux"]["maskedPaths"] = None
+    spec["linux"]["readonlyPaths"] = None
     assert edit(spec)["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+    assert edit(spec)["linux"]["readonlyPaths"] == ["/proc/driver"], "--security-opt systempaths=unconfined"
 
 
 # ---- refusals ----
@@ -155,6 +161,14 @@ def test_capabilities(capability: str) -> None:
     spec = docker()
     spec["process"]["capabilities"]["bounding"].append(capability)
     assert capability in refusal(spec)
+
+
+@pytest.mark.parametrize("name", ["CAP_DAC_READ_SEARCH", "cap_dac_read_search", "2", "0x2"])
+def test_the_capability_that_opens_any_file_of_the_host(name: str) -> None:
+    """open_by_handle_at(), beginning at a file that every engine bind-mounts."""
+    spec = docker()
+    spec["process"]["capabilities"]["bounding"].append(name)
+    assert "CAP_DAC_READ_SEARCH" in refusal(spec)
 
 
 #: What libcap 2.66, which crun asks, takes for CAP_SYS_ADMIN, but for the last two.
@@ -284,7 +298,7 @@ SPELLINGS: list[dict[str, Any]] = [
 def test_a_hook_that_would_give_the_whole_gpu(stage: str, hook: dict[str, Any]) -> None:
     spec = docker()
     spec["hooks"][stage] = [*spec["hooks"].get(stage, []), hook]
-    assert "a whole GPU beside its slice" in refusal(spec)
+    assert "more than its part of a GPU" in refusal(spec)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +468,184 @@ def test_a_bind_that_brings_the_daemons_socket(source: str, brings: bool) -> Non
         edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
+@pytest.mark.parametrize("to", ["/run", "/run/cgpu/state", "/var/run/cgpu", "relative", "chain", "/var/log/../.."])
+@pytest.mark.parametrize("below", ["", "/", "/./"])
+def test_a_link_of_the_host_to_the_daemons_socket(tmp_path: Path, to: str, below: str) -> None:
+    """The kernel follows it for a bind; the text of its path shows nothing."""
+    link = tmp_path / "link"
+    if to == "relative":
+        to = "../" * 20 + "run"
+    elif to == "chain":
+        (tmp_path / "other").symlink_to("/var")
+        to = "other/run"
+    link.symlink_to(to)
+    spec = docker()
+    spec["mounts"].append({"source": f"{link}{below}", "destination": "/host", "type": "bind", "options": ["rbind"]})
+    assert "which brings /run/cgpu, where cgpud takes" in refusal(spec)
+    link.unlink()
+    link.symlink_to(tmp_path)
+    edit(spec)
+
+
+MOUNTS = tuple(
+    cgroup.mounts("""\
+25 1 8:1 / / rw - ext4 /dev/sda1 rw
+26 25 0:21 / /sys rw - sysfs sysfs rw
+27 26 0:24 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw
+28 25 0:25 / /run rw - tmpfs tmpfs rw
+29 25 0:25 /cgpu /var/lib/kubelet/pods/u/volume-subpaths/v/main/0 rw - tmpfs tmpfs rw
+30 25 0:24 /system.slice /var/lib/kubelet/pods/u/volume-subpaths/v/main/1 rw - cgroup2 cgroup2 rw
+31 25 8:1 /srv/a\\040b /mnt/x rw - ext4 /dev/sda1 rw
+32 25 0:40 / /run/other rw - tmpfs tmpfs rw
+""")
+)
+SUBPATHS = "/var/lib/kubelet/pods/u/volume-subpaths/v/main"
+OTHER_PATHS = [
+    (f"{SUBPATHS}/0", ["/run/cgpu", f"{SUBPATHS}/0"]),
+    (f"{SUBPATHS}/0/state", ["/run/cgpu/state", f"{SUBPATHS}/0/state"]),
+    (f"{SUBPATHS}/1", ["/sys/fs/cgroup/system.slice", f"{SUBPATHS}/1"]),
+    ("/mnt/x/c", ["/mnt/x/c", "/srv/a b/c"]),
+    ("/srv/a b", ["/mnt/x", "/srv/a b"]),
+    ("/run/other/cgpu", ["/run/other/cgpu"]),
+    ("/", ["/"]),
+]
+
+
+@pytest.mark.parametrize(("path", "wanted"), OTHER_PATHS)
+def test_the_paths_of_a_bind_by_other_mounts(path: str, wanted: list[str]) -> None:
+    assert sorted(host_paths.by_other_mounts(path, MOUNTS)) == wanted
+    assert host_paths.by_other_mounts(path, ()) == []
+
+
+@pytest.mark.parametrize(("number", "what"), [(0, "which brings /run/cgpu, where"), (1, "the host's cgroups")])
+def test_a_subpath_of_a_volume(number: int, what: str) -> None:
+    """A kubelet mounts it in a directory of its own, which is no link."""
+    spec = docker()
+    spec["mounts"].append({"source": f"{SUBPATHS}/{number}", "destination": "/x", "options": ["rbind", "rw"]})
+    oci.check_isolation(spec, OPTIONS, resolve=lambda path: host_paths.find("/", (), path))
+    with pytest.raises(Refused, match=what):
+        oci.check_isolation(spec, OPTIONS, resolve=lambda path: host_paths.find("/", MOUNTS, path))
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        {"type": "sysfs", "destination": "/s"},
+        {"type": "debugfs", "destination": "/d"},
+        {"type": "proc", "destination": "/p"},
+    ],
+    ids=str,
+)
+def test_a_writable_file_system_of_the_kernel(mount: dict[str, str]) -> None:
+    spec = docker()
+    spec["mounts"].append({**mount, "source": mount["type"], "options": ["nosuid", "ro"]})
+    oci.check_isolation(spec, OPTIONS)
+    spec["mounts"][-1]["options"] = ["nosuid"]
+    with pytest.raises(Refused, match=r"\(" + mount["type"] + r"\) writable"):
+        oci.check_isolation(spec, OPTIONS)
+
+
+PIPES = oci.MPS_DIRECTORIES[0]
+
+
+@pytest.mark.parametrize(("to", "there"), [(PIPES, ()), (f"{PIPES}/control", ()), ("/tmp", (PIPES,))], ids=str)
+def test_a_link_of_the_host_to_the_pipes(tmp_path: Path, to: str, there: tuple[str, ...]) -> None:
+    spec = docker()
+    spec["mounts"].append({"source": "/srv/link", "destination": "/host", "type": "bind"})
+    oci.check_isolation(spec, OPTIONS, there)
+    with pytest.raises(Refused, match="the pipes of an MPS daemon"):
+        oci.check_isolation(spec, OPTIONS, there, resolve=lambda path: (to if path == "/srv/link" else path,))
+
+
+@pytest.mark.parametrize("name", ["root/run/cgpu", "root", "cwd", "fd/0", "task/{pid}/root", "ns/net"])
+@pytest.mark.parametrize("of", ["self", "thread-self", "1", "{pid}", "link"])
+def test_what_a_link_of_a_process_brings_is_not_known(tmp_path: Path, name: str, of: str) -> None:
+    """It reads as a path of another mount namespace, or not at all."""
+    if of == "link":
+        (tmp_path / "link").symlink_to("/proc/self")
+    path = f"{tmp_path}/link" if of == "link" else f"/proc/{of}"
+    spec = docker()
+    source = f"{path}/{name}".format(pid=os.getpid())
+    spec["mounts"].append({"source": source, "destination": "/host", "type": "bind"})
+    if of in ("1", "thread-self") and "task" in name:
+        edit(spec)  # no such file
+        return
+    assert "it leads through the link /proc/" in refusal(spec) or ": Permission denied)" in refusal(spec)
+
+
+@pytest.mark.parametrize("source", ["/proc/meminfo", "/proc/self/status", "a\0b", "\ud800", "/no/such/place"])
+def test_other_sources_of_binds(source: str) -> None:
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": "/host", "type": "bind"})
+    if source.isascii() and "\0" not in source:
+        edit(spec)
+    else:
+        assert "which is no path" in refusal(spec)
+
+
+TREES = [
+    # (source, options, by which of v1, v2, nsdelegate it is refused without and with a cgroup namespace of its own)
+    ("/sys/fs/cgroup", "rbind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys/fs/cgroup", "rbind ro rw", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys/fs/cgroup", "rbind ro", "v1", "v1"),  # of v1 the controllers are mounts below it
+    ("/sys/fs/cgroup", "rbind rro", "", ""),
+    ("/sys/fs/cgroup/devices/docker", "bind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys/fs/cgroup/devices", "rbind ro", "", ""),
+    ("/sys/fs", "rbind ro", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),  # the cgroups below it stay writable
+    ("/sys/fs", "bind ro", "", ""),
+    ("/sys", "rbind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys", "rbind ro", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys", "rbind ro rro", "", ""),
+    ("/sys/bus/pci/devices", "rbind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/sys/bus/pci/devices", "rbind ro", "", ""),
+    ("/proc", "rbind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/proc/driver/nvidia", "bind rw", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/proc/cgpu_km/inst_ctl", "bind", "v1 v2 nsdelegate", "v1 v2 nsdelegate"),
+    ("/proc", "rbind ro", "", ""),
+    ("/system", "rbind", "", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "flags", "shared", "own"), TREES)
+@pytest.mark.parametrize("kind", ["v1", "v2", "nsdelegate"])
+def test_a_writable_tree_of_the_host(source: str, flags: str, shared: str, own: str, kind: str) -> None:
+    """Root writes its pid to the cgroup.procs of another cgroup, and has that one's device rules."""
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": "/x", "type": "none", "options": flags.split()})
+    for refused in (own, shared):
+        if kind in refused.split():
+            with pytest.raises(Refused, match=f"the container mounts {source} writable, or what is mounted below it"):
+                oci.check_isolation(spec, OPTIONS, cgroups=kind)
+        else:
+            oci.check_isolation(spec, OPTIONS, cgroups=kind)
+        oci.check_isolation(spec, oci.Options("/r", allow_privileged=True), cgroups=kind)
+        spec["linux"]["namespaces"] = [one for one in spec["linux"]["namespaces"] if one["type"] != "cgroup"]
+
+
+@pytest.mark.parametrize("space", [None, {"type": "cgroup"}, {"type": "cgroup", "path": "/proc/1/ns/cgroup"}], ids=str)
+@pytest.mark.parametrize("kind", ["v1", "v2", "nsdelegate"])
+def test_a_writable_mount_of_cgroups(space: dict[str, str] | None, kind: str) -> None:
+    spec = docker()
+    spec["linux"]["namespaces"] = [{"type": "pid"}, *([space] if space else [])]
+    mount = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "ro"]}
+    spec["mounts"].append(mount)
+    oci.check_isolation(spec, OPTIONS, cgroups=kind)
+    spec["mounts"][-1] = {**mount, "options": ["nosuid", "rw"]}
+    if kind == "v1" or (kind == "nsdelegate" and space == {"type": "cgroup"}):
+        oci.check_isolation(spec, OPTIONS, cgroups=kind)
+        return
+    with pytest.raises(Refused, match=r"the container mounts /sys/fs/cgroup writable.*--cgroupns=private"):
+        oci.check_isolation(spec, OPTIONS, cgroups=kind)
+
+
+def test_links_without_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    spec = docker()
+    spec["mounts"].append({"source": f"{tmp_path}/a/x", "destination": "/host", "type": "bind"})
+    assert "of which it is not known what it brings of the host: it leads through the link" in refusal(spec)
+
+
 def test_mps_variable() -> None:
     spec = docker()
     spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=/mps/pipe")
@@ -538,6 +730,7 @@ PLACES = [
     ("linux", "devices"),
     ("linux", "namespaces"),
     ("linux", "maskedPaths"),
+    ("linux", "readonlyPaths"),
     ("linux", "resources"),
     ("linux", "resources", "devices"),
 ]

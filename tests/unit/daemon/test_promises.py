@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import socket
 import stat
 import struct
@@ -21,11 +23,13 @@ from fakes import Node, Run, eventually
 from test_grants import POD, annotate
 
 from cgpu_common.config import Config
+from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import Refused
-from cgpu_common.model import MIB, NvmlView
+from cgpu_common.model import MIB, NvmlView, SlotWant
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud import oci
 from cgpud.kube import KubeClient
+from cgpud.reconcile import IDLE_S
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -97,6 +101,41 @@ async def test_a_promised_slice_is_decided_once_and_not_by_the_author(
             }
             await node.ask(op="release", id=ID, cookie=node.cookie(ID))
         assert decider.asked == [POD], "the second start has the kept grant"
+
+
+async def test_an_ended_containers_grant_makes_way(
+    node: Node, decider: FakeDecider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod with hundreds of init containers leaves the other pods of the node their grants: a container that ended is
+    asked for again when it starts again, and one that runs, or was given its grant, keeps it."""
+    monkeypatch.setattr("cgpud.grants.GRANTS_MAX", 3)
+    given = {**EXACT, "subject": {"namespace": "x", "pod": "y", "container": "z"}}
+
+    async def start(number: int) -> dict[str, Any]:
+        found = f"{number:064x}"
+        return await node.ask(
+            op="prepare", id=found, bundle=annotate(node, found, PROMISE, pod=f"p{number}", uid=f"u-{number}")
+        )
+
+    async def pods() -> set[str]:
+        return {one["pod"] for one in (await node.ask(op="grants"))["grants"]}
+
+    async with node.running():
+        assert (await node.ask(op="grant", grant={**given, "asked": True}))["ok"]
+        assert (await start(1))["ok"], "it stays"
+        for number in range(2, 6):
+            assert (await start(number))["ok"], number
+            await node.ask(op="release", id=f"{number:064x}", cookie=node.cookie(f"{number:064x}"))
+            assert await pods() == {"y", "p1", f"p{number}"}
+    async with node.running():  # the records say it after a restart of the daemon too
+        assert (await start(6))["ok"] and await pods() == {"y", "p1", "p6"}
+        error = (await start(7))["error"]
+        assert error == "there are 3 grants already, each given or of a container that is there"
+        assert await pods() == {"y", "p1", "p6"} and len(node.link.containers) == 2
+        decider.asked.clear()
+        await node.ask(op="release", id=f"{6:064x}", cookie=node.cookie(f"{6:064x}"))
+        assert (await start(2))["ok"] and [one["pod"] for one in decider.asked] == ["p2"]
+    assert len(list((node.directory / "state/grants").glob("*.json"))) == 3
 
 
 async def test_without_an_answer_a_promised_container_does_not_start(node: Node, decider: FakeDecider) -> None:
@@ -200,6 +239,66 @@ async def test_containers_of_a_claim_share_one_slice(node: Node, decider: FakeDe
         assert set(node.link.containers) == {CLAIM}, "the claim is used again"
 
 
+async def test_a_claim_whose_records_are_lost_keeps_its_slice(node: Node, decider: FakeDecider) -> None:
+    """/run/cgpu is cleared, and cgpud restarted: no cgroup has the claim's id, and an idle slice has no open file."""
+    decider.grant = {**EXACT, "claim": CLAIM}
+    groups = {ID: f"/kubepods/pod-a/cri-containerd-{ID}.scope", OTHER: f"/kubepods/pod-b/crio-{OTHER}.scope"}
+    async with node.running():
+        for container_id, group in groups.items():
+            await start(node, container_id, group[-70], group)
+        (slice_,) = node.link.containers.values()
+    shutil.rmtree(node.directory / "state")
+    for pid, group in node.facts.groups.items():
+        node.facts.slices[pid] = slice_.dir
+        node.facts.groups[pid] = f"{group}/app" if group == groups[OTHER] else group
+    node.process("/elsewhere")
+    async with node.running() as daemon:
+        assert {record.id: record.cgroup and record.cgroup.path for record in daemon.records.values()} == groups
+        node.now += 10 * IDLE_S
+        await daemon.reconcile()
+        assert set(node.link.containers) == {CLAIM}
+        await start(node, THIRD, "c", "/c")
+        assert set(node.link.containers) == {CLAIM}, "a new pod joins it"
+        await node.ask(op="release", id=THIRD, cookie=node.cookie(THIRD))
+        for group in groups.values():
+            assert set(node.link.containers) == {CLAIM}
+            node.populate(group, False)
+            await eventually(lambda path=group: path not in str(daemon.records), "the member ends")
+        await eventually(lambda: not node.link.containers, "with the last one")
+
+
+@pytest.mark.parametrize("case", ["no cgroup of its own", "None beside one cgroup", "unreadable", "no process"])
+async def test_an_orphan_of_a_claim_that_cannot_be_watched(
+    node: Node, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept as long as a process sees it, or may see it."""
+    slice_ = await node.link.create(CLAIM, make_cookie(1), [SlotWant(0, 0, MIB)])
+    process = node.process("/")
+    node.facts.groups[process.pid] = None  # type: ignore[assignment]
+    if case in ("no cgroup of its own", "None beside one cgroup"):
+        node.facts.slices[process.pid] = slice_.dir
+    if case == "None beside one cgroup":
+        node.facts.slices[node.process(f"/kubepods/pod-a/cri-containerd-{ID}.scope").pid] = slice_.dir
+    async with node.running() as daemon:
+        if case == "unreadable":
+
+            def fail(pid: int) -> str:
+                raise PermissionError(errno.EACCES, "no", f"/proc/{pid}/mountinfo")
+
+            monkeypatch.setattr(node.facts, "mounts", fail)
+        for _ in range(3):
+            node.now += IDLE_S
+            await daemon.reconcile()
+        assert not daemon.records
+        assert (CLAIM in node.link.containers) == (case != "no process")
+        monkeypatch.undo()
+        node.facts.slices.clear()
+        for _ in range(2):
+            node.now += IDLE_S
+            await daemon.reconcile()
+        assert not node.link.containers
+
+
 async def test_members_that_end_at_once_destroy_the_slice_once(node: Node, decider: FakeDecider) -> None:
     decider.grant = {**EXACT, "claim": CLAIM}
     async with node.running() as daemon:
@@ -262,8 +361,12 @@ async def test_a_whole_gpu_has_its_own_nodes_and_no_slice(node: Node, decider: F
     decider.grant = {"variables": {"ALIYUN_COM_GPU_MEM_IDX": "1"}, "whole": GPU[1]}
     async with node.running():
         directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=0"))
-        assert await node.ask(op="prepare", id=ID, bundle=directory) == {"ok": True, "action": "edited"}
+        reply = await node.ask(op="prepare", id=ID, bundle=directory)
+        closed = reply.pop("closed")
+        assert reply == {"ok": True, "action": "edited"}
         spec = json.loads((Path(directory) / "config.json").read_text())
+        check = spec["hooks"]["createContainer"][-1]
+        assert check["args"] == ["cgpu-runtime", "hook", "check", f"--closed={closed}"]
         found = {one["path"]: (one["major"], one["minor"]) for one in spec["linux"]["devices"]}
         number = Path("/dev/full").stat().st_rdev
         assert found["/dev/nvidia1"] == (os.major(number), os.minor(number))
@@ -288,6 +391,54 @@ async def test_a_whole_gpu_is_refused_where_it_may_not_be(node: Node, decider: F
         assert 'GPU 1 is shared in slices only (unsliced = "refuse"' in reply["error"]
 
 
+@pytest.mark.parametrize("config", ["", "/etc/cgpu/hook.toml"])
+async def test_nvidias_hook_brings_a_whole_gpu_no_other(
+    node: Node, decider: FakeDecider, tmp_path: Path, config: str
+) -> None:
+    """Its legacy hook reads the variable, which the pod's author may set to all after the device plugin's `none`."""
+    node.facts.dev = nodes(tmp_path, ("nvidiactl", "nvidia1"))
+    decider.grant = {"variables": {}, "whole": GPU[1]}
+    async with node.running() as daemon:
+        daemon.config = replace(daemon.config, legacy_hook_config=config)
+        directory = annotate(node, ID, (*PROMISE, "NVIDIA_VISIBLE_DEVICES=all"))
+        path = Path(directory) / "config.json"
+        spec = json.loads(path.read_text())
+        hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["nvidia-container-runtime-hook", "prestart"]}
+        path.write_text(json.dumps({**spec, "hooks": {"prestart": [hook]}}))
+        reply = await node.ask(op="prepare", id=ID, bundle=directory)
+        if not config:
+            assert "NVIDIA's legacy prestart hook would mount the whole GPU" in reply["error"]
+            return
+        spec = json.loads(path.read_text())
+        (tamed,) = spec["hooks"]["prestart"]
+        assert tamed["args"] == ["nvidia-container-runtime-hook", f"-config={config}", "prestart"]
+        visible = [one for one in environment(node, ID) if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
+        assert visible == ["NVIDIA_VISIBLE_DEVICES=none"]
+        assert spec["hooks"]["createContainer"][-1]["args"][2:] == ["check", f"--closed={reply['closed']}"]
+        assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
+
+
+@pytest.mark.parametrize("level", ["", "rwm"])
+async def test_what_must_be_closed_to_a_whole_gpu(
+    node: Node, decider: FakeDecider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    """Every GPU's numbers but those that it has; nothing to a privileged container, which has every device."""
+    node.facts.dev = nodes(tmp_path, ("nvidiactl", "nvidia1"))
+    found = [("/dev/nvidiactl", 195, 255), ("/dev/nvidia-uvm", 511, 0), ("/dev/nvidia1", 195, 1)]
+    monkeypatch.setattr(node.facts, "real_nodes", lambda _minor: tuple(found))
+    decider.grant = {"variables": {}, "whole": GPU[1]}
+    async with node.running():
+        directory = annotate(node, ID, PROMISE)
+        if level:
+            path = Path(directory) / "config.json"
+            spec = json.loads(path.read_text())
+            spec["linux"]["resources"] = {"devices": [{"allow": True, "access": level}]}
+            path.write_text(json.dumps(spec))
+        reply = await node.ask(op="prepare", id=ID, bundle=directory)
+        closed = "" if level else "195:0-0,195:2-31,195:254-254,226:0-15,226:128-143,511:1-1"
+        assert reply.get("closed", "") == closed
+
+
 def test_edit_whole_removes_every_other_gpu() -> None:
     spec = {
         "linux": {
@@ -296,10 +447,11 @@ def test_edit_whole_removes_every_other_gpu() -> None:
         },
         "mounts": [{"destination": "/dev/nvidiactl", "type": "bind", "source": "/dev/nvidiactl"}],
     }
-    out = oci.edit_whole(spec, {195}, [("/dev/nvidia1", 195, 1)])
+    out = oci.edit_whole(spec, {195}, [("/dev/nvidia1", 195, 1)], None)
     assert [one["path"] for one in out["linux"]["devices"]] == ["/dev/x", "/dev/nvidia1"]
     assert [one.get("minor") for one in out["linux"]["resources"]["devices"]] == [None, 1]
     assert out["mounts"] == []
+    assert out["linux"]["readonlyPaths"] == ["/proc/driver"], "root of a container would write the driver's registry"
 
 
 # ---- what an orchestrator asks ----

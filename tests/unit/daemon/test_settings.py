@@ -312,8 +312,10 @@ async def test_what_hooks_may_open_is_checked(node: Node) -> None:
     async with node.running() as daemon:
         reply = await node.ask(op="prepare", id=ID, bundle=str(bundle))
         assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
-        hooks = json.loads((bundle / "config.json").read_text())["hooks"]
+        spec = json.loads((bundle / "config.json").read_text())
+        hooks = spec["hooks"]
         assert hooks["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
+        assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
         assert daemon.admissions["sliced"] == 0
         assert (await node.prepare("f" * 64))["closed"].startswith("195:0-31,195:254-255,")
 

@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -688,12 +689,27 @@ grep -c {root} /proc/self/mountinfo
 """
 
 
-def params_hook(place: Place, root: Path, word: str, before: str = "", **more: Any) -> list[str]:
+#: Executes its arguments under a seccomp filter that knows no mount_setattr (442), as Linux before 5.12.
+LINUX_5_10 = """
+import ctypes, os, struct, sys
+code = ((0x20, 0, 0, 0), (0x15, 0, 1, 442), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7FFF0000))
+text = b"".join(struct.pack("HBBI", *one) for one in code)
+program = ctypes.create_string_buffer(text)
+head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, head, 0, 0) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def params_hook(
+    place: Place, root: Path, word: str, before: str = "", under: tuple[str, ...] = (), **more: Any
+) -> list[str]:
     """The hook in a mount namespace of its own: prints the file, its neighbours, a write, the number of mounts."""
     file = root / "proc/driver/nvidia/params"
     text = file.read_text()
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", before + SEEN.format(root=root), place.shim, "hook", "params", word],
+        [*under, "unshare", "--mount", "sh", "-c", before + SEEN.format(root=root), place.shim, "hook", "params", word],
         input=state(id="x", pid=1, **more), capture_output=True, text=True, timeout=20, check=True,
         env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"},
     )  # fmt: skip
@@ -709,6 +725,15 @@ def test_params_are_masked(place: Place, root: Path, relative: bool) -> None:
     assert names == "-- gpus params version -- NVRM", "the rest of the directory is as it was"
     assert "Read-only" in write
     assert mounts == "1", "nothing else is left behind"
+
+
+def test_params_are_masked_on_linux_5_10(place: Place, root: Path) -> None:
+    """The first kernel that the module is for."""
+    under = (sys.executable, "-c", LINUX_5_10)
+    *text, _, write, mounts = params_hook(place, root, f"--root={root}", under=under, bundle="/b")
+    assert "\n".join([*text, ""]) == MASKED
+    assert "Read-only" in write
+    assert mounts == "1"
 
 
 def test_params_without_the_line(place: Place, root: Path) -> None:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 UNIT = "cgpud.service"
 MOUNT = "dev-cgpu.mount"
 KUBE = "cgpu-kube.service"
+KEEP = "cgpu-kube-keep.service"
 MPS = "cgpu-mps@.service"
 EXPOSURE_MAX = 33  # tenths; docs/user/daemon.md has the same figure
 PROGRAMS = (
@@ -35,7 +36,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / UNITS).mkdir(parents=True)
     for name in NEEDED:
         shutil.copy("/" / UNITS / name, tmp_path / UNITS / name)
-    for name in (UNIT, MOUNT, KUBE, MPS):
+    for name in (UNIT, MOUNT, KUBE, KEEP, MPS):
         shutil.copy(ROOT / "systemd" / name, tmp_path / UNITS / name)
     for program in PROGRAMS:
         path = tmp_path / program
@@ -51,7 +52,7 @@ def analyze(root: Path, *words: str, unit: str = UNIT) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("unit", [UNIT, MOUNT, KUBE, MPS.replace("@", "@GPU-1")])
+@pytest.mark.parametrize("unit", [UNIT, MOUNT, KUBE, KEEP, MPS.replace("@", "@GPU-1")])
 def test_verify_has_nothing_to_say(root: Path, unit: str) -> None:
     done = analyze(root, "verify", "--man=no", unit=unit)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
