@@ -96,6 +96,9 @@ TEXT_MAX = 16 << 10
 DELETED_MAX = 32  # pods in the annotation of a node
 UNITS_MAX = 1 << 30
 
+#: What reading a text of JSON and its values may raise: Infinity and 1e999 are numbers to json, and none to int().
+NO_VALUE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError)
+
 Units = Mapping[int, int]  # GPU -> units
 
 
@@ -159,7 +162,7 @@ def _table(key: str, text: str) -> dict[str, dict[int, int]]:
         raise BadAnnotation(f"annotation {key} is longer than {TEXT_MAX} bytes")
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
+    except NO_VALUE:
         raise BadAnnotation(f"annotation {key}={_shown(text)} is not JSON") from None
     if not isinstance(value, dict):
         raise BadAnnotation(f'annotation {key}={_shown(text)} is not {{"container": {{"gpu": units}}}}')
@@ -178,7 +181,18 @@ def _units(key: str, text: str, value: Any) -> dict[int, int]:
     return out
 
 
-def exact_mib(annotations: Mapping[str, str] | None, container: str, containers: Collection[str]) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A limit that the pod's author has written: MiB, or percent of the GPU's memory."""
+
+    mib: int = 0
+    percent: int = 0
+
+    def of(self, total_mib: int) -> int:
+        return self.mib or total_mib * self.percent // 100
+
+
+def exact(annotations: Mapping[str, str] | None, container: str, containers: Collection[str]) -> Exact | None:
     """The limit that the pod's author has written for a container, of each of its GPUs; None: none. @containers: all of
     the pod. Raises BadAnnotation."""
     text = (annotations or {}).get(MEMORY)
@@ -188,7 +202,7 @@ def exact_mib(annotations: Mapping[str, str] | None, container: str, containers:
     for part in text[:TEXT_MAX].split(","):
         name, sign, amount = part.strip().rpartition("=")
         if name in found or bool(sign) != bool(name):
-            raise BadAnnotation(f"annotation {MEMORY}={_shown(text)} is neither 5500Mi nor main=5500Mi,side=300Mi")
+            raise BadAnnotation(f"annotation {MEMORY}={_shown(text)} is none of 5500Mi, 50% and main=5500Mi,side=300Mi")
         found[name] = amount
     unknown = sorted(set(found) - {"", *containers})
     if unknown:
@@ -199,8 +213,15 @@ def exact_mib(annotations: Mapping[str, str] | None, container: str, containers:
     amount = found.get(container, found.get("", ""))
     if not amount:
         return None
+    if amount.endswith("%"):
+        percent = amount[:-1]
+        if not (percent.isascii() and percent.isdecimal() and len(percent) <= 3 and 1 <= int(percent) <= 100):
+            raise BadAnnotation(
+                f"annotation {MEMORY}={_shown(text)} has {_shown(amount)}, and a percentage is 1% to 100%"
+            )
+        return Exact(percent=int(percent))
     try:
-        return quantity.mib(amount)
+        return Exact(quantity.mib(amount))
     except BadQuantity as error:
         raise BadAnnotation(f"annotation {MEMORY}={_shown(text)}: {error}") from error
 
@@ -331,7 +352,7 @@ def parse_assumed(annotations: Mapping[str, str] | None) -> tuple[str, str] | No
     try:
         value = json.loads((annotations or {}).get(ASSUMED, "null")[:TEXT_MAX])
         return str(value["node"]), str(value["by"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except NO_VALUE:
         return None
 
 
@@ -388,26 +409,37 @@ def write_node(node: NodeGpus) -> dict[str, str]:
         }
         for gpu in node.gpus
     ]
-    deleted = {
-        uid: {"pod": one.pod, "units": {str(gpu): units for gpu, units in sorted(one.units.items())}}
-        for uid, one in _bounded(node.deleted).items()
-    }
-    value = {"mode": node.mode, "unit": node.unit, "gpus": gpus} | ({"deleted": deleted} if deleted else {})
+    value: dict[str, Any] = {"mode": node.mode, "unit": node.unit, "gpus": gpus}
     value |= {"away": node.away} if node.away else {}
     value |= {"names": node.names} if node.names else {}
-    return {NODE_GPUS: json.dumps(value, separators=(",", ":"))}
+    if node.deleted:
+        value["deleted"] = _deleted(node.deleted, TEXT_MAX - len(_text({**value, "deleted": {}})))
+    return {NODE_GPUS: _text(value)}
 
 
-def _bounded(deleted: Mapping[str, Remains]) -> Mapping[str, Remains]:
-    """The text is bounded: of many, the last are one sum."""
-    if len(deleted) <= DELETED_MAX:
-        return deleted
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _deleted(deleted: Mapping[str, Remains], room: int) -> Mapping[str, Any]:
+    """In at most @room bytes, since a longer annotation counts for damaged: of many, the last are one sum."""
     ordered = sorted(deleted.items(), key=lambda item: (-sum(item[1].units.values()), item[0]))
-    rest: dict[int, int] = {}
-    for _, one in ordered[DELETED_MAX:]:
-        for gpu, units in one.units.items():
-            rest[gpu] = rest.get(gpu, 0) + units
-    return dict(ordered[:DELETED_MAX]) | {"more": Remains(f"/{len(ordered) - DELETED_MAX} more", rest)}
+    count = min(len(ordered), DELETED_MAX)
+    while True:
+        kept = dict(ordered[:count])
+        if rest := ordered[count:]:
+            sums: dict[int, int] = {}
+            for _, one in rest:
+                for gpu, units in one.units.items():
+                    sums[gpu] = sums.get(gpu, 0) + units
+            kept["more"] = Remains(f"/{len(rest)} more", sums)
+        found = {
+            uid: {"pod": one.pod, "units": {str(gpu): units for gpu, units in sorted(one.units.items())}}
+            for uid, one in kept.items()
+        }
+        if not count or len(_text(found)) <= room:
+            return found
+        count -= 1
 
 
 def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
@@ -425,7 +457,7 @@ def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
         found = tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX])
         away, names = str(value.get("away") or ""), str(value.get("names") or "")
         return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted, away, names)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except NO_VALUE:
         raise BadAnnotation(f"annotation {NODE_GPUS}={_shown(text)} of the node is damaged") from None
 
 

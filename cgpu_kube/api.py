@@ -56,6 +56,21 @@ class Parts:
 WHOLE = Parts()
 
 
+#: Errors of a request without a usable answer. TimeoutError is an OSError; before msgspec 0.20 its errors are no
+#: ValueErrors.
+_NO_ANSWER = (
+    aiohttp.ClientError,
+    OSError,
+    ValueError,
+    msgspec.MsgspecError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
 class NoConfig(KubeError):
     """Where the API server is, or how to log in, is not known."""
 
@@ -214,6 +229,18 @@ def _keepalive_socket(address: Any) -> socket.socket:
     return sock
 
 
+def end_of_token(token: str) -> int:
+    """`exp` of a JSON web token, in seconds of the epoch; 0: of another form, or without an end."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 0
+    try:
+        found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return max(int(found.get("exp") or 0), 0)
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        return 0
+
+
 class Client:
     """Requests to one API server. Every method raises ApiError, Unreachable or NoConfig."""
 
@@ -223,6 +250,12 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
         self._ssl_of: tuple[float, ...] = ()
+
+    @property
+    def token_ends(self) -> int:
+        """When the token of a kubeconfig ends, which an administrator renews; 0: it has none, or no end. Of a pod's
+        token the kubelet makes a new one."""
+        return 0 if self.config.token_file is not None else end_of_token(self.config.token)
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(socket_factory=_keepalive_socket, limit=32)
@@ -302,7 +335,7 @@ class Client:
                 async with self._send(method, path, params, body, kind, REQUEST_TIMEOUT_S) as answer:
                     await _check(answer)
                     found = read(await answer.read())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from error
         return found if isinstance(found, dict) else {}
 
@@ -379,7 +412,7 @@ class Client:
                         found = json.loads(line)["object"]
                         raise _api_error(int(found.get("code") or 500), found)
                     yield str(event.get("type")), found
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from error
 
 
@@ -405,7 +438,7 @@ async def _check(answer: aiohttp.ClientResponse) -> None:
     text = await answer.read()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {"message": text[:200].decode(errors="replace").strip()}
     after = answer.headers.get("Retry-After", "")
     raise _api_error(answer.status, found if isinstance(found, dict) else {}, float(after) if after.isdigit() else None)

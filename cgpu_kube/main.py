@@ -29,6 +29,11 @@ COMMANDS = {
         "install",
         "Bring module, daemon and runtime to this node, from the pod of the node installer.",
     ),
+    "keep": (
+        "cgpu_kube.node.host_keeper",
+        "keep",
+        "Keep this node's devices with the kubelet while the agent is away, and from before it after a boot.",
+    ),
     "node": ("cgpu_kube.node.command", "node", "Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."),
 }
 

@@ -70,12 +70,8 @@ class Mirror:
             changes += self._put(item)
         return changes + self.without(there, version)
 
-    def add(self, item: Object) -> list[Change]:
-        """One object of a list; without() ends the list."""
-        return self._put(item)
-
     def without(self, there: Container[Key], version: int) -> list[Change]:
-        """The end of a list as of @version with the objects @there: others are gone."""
+        """The end of a list as of @version, whose objects @there came as ADDED: others are gone."""
         gone = [key for key, one in self._objects.items() if key not in there and not (version and one[1] > version)]
         return [change for key in gone for change in self._drop(key, version)]
 

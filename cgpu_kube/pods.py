@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypedDict
 
 from cgpu_common.placement import (
@@ -107,6 +108,16 @@ def name_of(pod: Object) -> str:
 
 def uid_of(pod: Object) -> str:
     return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def created_ns(pod: Object) -> int:
+    """By the API server's clock; 0: it does not say."""
+    try:
+        return (
+            int(datetime.fromisoformat(str((pod.get("metadata") or {}).get("creationTimestamp"))).timestamp()) * 10**9
+        )
+    except ValueError:
+        return 0
 
 
 def node_of(pod: Object) -> str:
@@ -337,12 +348,36 @@ def asks_by_names(pod: Object) -> bool:
     return is_tracked(pod) and not _has(pod, (GPU_MEM, GPU_CORE))
 
 
+def _allocated(pod: Object) -> int | None:
+    """The GPUs of each container, if the extender's annotations divide the limits of all of them; None: they do not."""
+    try:
+        found = notes.parse((pod.get("metadata") or {}).get("annotations"))
+        limits = [(one, phase, place, _amount(one, GPU_MEM)) for one, phase, place in _containers(pod)]
+    except (BadAnnotation, Refused):
+        return None
+    if found is None:
+        return None
+    if not found.containers:
+        totals = (sum(units for _, phase, _, units in limits if phase == MAIN), sum(units for *_, units in limits))
+        return len(found.index) if found.pod_units in totals else None
+    counts = set()
+    for container, phase, place, limit in limits:
+        units = found.of_container(str(container.get("name")), place if phase == MAIN else -1)
+        if limit and (units is not None or phase == MAIN):  # the vendor's extender lists no init containers
+            is_whole = units and sum(units.values()) == limit and len(set(units.values())) == 1
+            counts.add(len(units) if units and is_whole else 0)
+    return counts.pop() or None if len(counts) == 1 else None
+
+
 def counted(pod: Object) -> PodNeed | None:
     """The same for a pod that is on a node already, where a refusal would hide what it takes: amounts as they are, and
-    without the annotations that its author may change meanwhile."""
+    without the annotations and the label that its author may change meanwhile."""
     meta = pod.get("metadata") or {}
     texts = {key: text for key, text in (meta.get("annotations") or {}).items() if not _is_wish(key)}
     bare = {**pod, "metadata": {**meta, "annotations": texts}}
+    count = _allocated(pod)
+    if count is not None:
+        bare["metadata"]["labels"] = {**(meta.get("labels") or {}), GPU_COUNT: str(count)}
     try:
         need = needs(bare)
         return recorded(bare, need) if need is not None else None

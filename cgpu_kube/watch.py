@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cgpu_common import log
 from cgpu_kube.api import WHOLE, ApiError, Client, Object, Parts, Unreachable
 from cgpu_kube.errors import KubeError
 from cgpu_kube.mirror import Change, Key, Mirror, key_of, version_of
@@ -21,6 +22,7 @@ RELIST_S = 600.0
 WATCH_S = 300  # of one watch; the server then ends it
 SHORT_S = 1.0  # a watch without an event that ends sooner has failed
 BACKOFF_S = (0.2, 30.0)  # first and longest
+SKIPPED_S = 60.0  # seconds between two log lines about skipped objects
 
 OnChange = Callable[[Any, Object | None], None]
 OnFailure = Callable[[str, float], None]
@@ -81,6 +83,8 @@ class Watcher:
         self._newest = 0  # that the API server has shown
         self._heard = 0.0
         self._failed = False
+        self.skipped = 0  # objects that @keep or @on_change could not take
+        self._skipped_due = 0.0
 
     @property
     def age_s(self) -> float:
@@ -94,7 +98,7 @@ class Watcher:
 
     def put(self, found: Object) -> None:
         """An answer to our own write, which comes before its event."""
-        self._report(self.objects.apply("MODIFIED", self._keep(found)))
+        self._take("MODIFIED", found)
 
     async def refresh(self) -> None:
         """List now: what others have written before is in the mirror then. Raises KubeError. The watch goes on."""
@@ -127,7 +131,7 @@ class Watcher:
             version = at
             for item in items:
                 there.add(key_of(item))
-                self._report(self.objects.add(self._keep(item)))
+                self._take("ADDED", item)
         self._ok()
         self.relists += 1
         if not (version.isascii() and version.isdigit()):
@@ -152,7 +156,7 @@ class Watcher:
                 self._version = str(version)
                 self._newest = max(version, self._newest)
             if kind != "BOOKMARK":
-                self._report(self.objects.apply(kind, self._keep(found)))
+                self._take(kind, found)
         if not events and time.monotonic() - began < SHORT_S:
             raise Unreachable("the API server ended a watch at once")
         self._ok()
@@ -162,6 +166,27 @@ class Watcher:
         self._failed = False
         self._backoff.reset()
 
+    def _take(self, kind: str, found: Object) -> None:
+        """An object that cannot be read is skipped: keep its previous state, count it, log its name."""
+        try:
+            changes = self.objects.apply(kind, self._keep(found))
+        except Exception as error:
+            self._skip(found, error)
+        else:
+            self._report(changes)
+
     def _report(self, changes: list[Change]) -> None:
         for old, new in changes:
-            self._on_change(old, new)
+            try:
+                self._on_change(old, new)
+            except Exception as error:
+                self._skip(new or old, error)
+
+    def _skip(self, found: Any, error: Exception) -> None:
+        self.skipped += 1
+        if time.monotonic() < self._skipped_due:
+            return
+        self._skipped_due = time.monotonic() + SKIPPED_S
+        why = f"{type(error).__name__}: {error}"
+        name = "/".join(key_of(found)) if isinstance(found, dict) else ""
+        log.get().error("an object was skipped", of=self._path, object=name, reason=why[:256], skipped=self.skipped)

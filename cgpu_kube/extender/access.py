@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -141,7 +142,9 @@ class Access:
         return User(str(found["username"]), groups, str(found.get("uid") or ""), found.get("extra") or {})
 
     async def _is_allowed(self, user: User, verb: str, path: str) -> bool:
-        key = (user, verb, path)
+        # What is in @extra may decide, too: a token's scopes are in it.
+        extra = hashlib.sha256(json.dumps(dict(user.extra), sort_keys=True).encode()).digest()
+        key = (user, extra, verb, path)
         allowed = self._decisions.get(key)
         if allowed is None:
             spec = {

@@ -162,7 +162,9 @@ class Binder:
         places = None if node.is_ours else pods.main_places(pod)
         dev = node.devs.get(placement.indices[0], 0)
         more: dict[str, Any] = {"places": places, "sizes": node.sizes}
-        texts = pods.annotated(need, placement.gpus, dev, self._now_ns(), **more)
+        # A node passes over a choice from before the pod's creation, which the API server's clock has written.
+        time_ns = max(self._now_ns(), pods.created_ns(pod))
+        texts = pods.annotated(need, placement.gpus, dev, time_ns, **more)
         meta = {"uid": args.uid, "resourceVersion": pod["metadata"].get("resourceVersion"), "annotations": texts}
         if self._identity:
             texts |= notes.assumed(args.node, self._identity)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common.placement import NOTHING, Load, NoRoom
+from cgpu_kube import annotations as notes
 from cgpu_kube import pods
 from cgpu_kube.errors import Refused
 from cgpu_kube.extender.protocol import BadRequest, field_of
@@ -46,7 +47,7 @@ def read_preempt(body: Any) -> PreemptArgs:
     found = named or whole or {}
     try:
         nodes = {str(name): _victims(one) for name, one in found.items()}
-    except (AttributeError, TypeError, KeyError, ValueError):
+    except notes.NO_VALUE:
         raise BadRequest("the request has victims that are none") from None
     return PreemptArgs(pod, nodes)
 

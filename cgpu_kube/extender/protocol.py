@@ -7,7 +7,7 @@ Names are those of k8s.io/kube-scheduler/extender/v1; Go decodes them without re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,23 +71,25 @@ def read_bind(body: Any) -> BindArgs:
     return BindArgs(found["PodName"], found["PodNamespace"], found["PodUID"], found["Node"])
 
 
-def filter_nodes(args: FilterArgs, ledger: Ledger) -> Object:
-    """The answer to filter: each node passes or has a sentence. Nothing is reserved; bind decides again."""
-    failed: dict[str, str] = {}
-    never: dict[str, str] = {}
+def refusals(args: FilterArgs, ledger: Ledger) -> Iterator[tuple[str, NoRoom | None]]:
+    """Node by node why it has no room; None: the pod passes. Lazy: a cluster has thousands of nodes. Nothing is
+    reserved; bind decides again."""
     try:
         need = pods.needs(args.pod)
     except Refused as error:
-        return _answer(args, dict.fromkeys(args.names, str(error)), dict.fromkeys(args.names, str(error)))
-    if need is None:
-        return _answer(args, failed, never)
+        yield from ((name, NoRoom(str(error), never=True)) for name in args.names)
+        return
+    uid = pods.uid_of(args.pod)
     for name in args.names:
-        found = ledger.fit(need, name, pods.uid_of(args.pod))
-        if isinstance(found, NoRoom):
-            failed[name] = found.why
-            if found.never:
-                never[name] = found.why
-    return _answer(args, failed, never)
+        found = ledger.fit(need, name, uid) if need is not None else None
+        yield name, found if isinstance(found, NoRoom) else None
+
+
+def filter_answer(args: FilterArgs, found: Iterable[tuple[str, NoRoom | None]]) -> Object:
+    """The answer to filter: each node passes or has a sentence."""
+    refused = {name: one for name, one in found if one is not None}
+    failed = {name: one.why for name, one in refused.items()}
+    return _answer(args, failed, {name: one.why for name, one in refused.items() if one.never})
 
 
 def _answer(args: FilterArgs, failed: dict[str, str], never: dict[str, str]) -> Object:
@@ -105,10 +107,9 @@ def _answer(args: FilterArgs, failed: dict[str, str], never: dict[str, str]) -> 
     }
 
 
-def prioritize(args: FilterArgs, ledger: Ledger) -> list[Object]:
+def prioritize(args: FilterArgs, ledger: Ledger) -> Iterator[Object]:
     """0 to 10 for each node, by the node's own policy: the fullest first, under spread the emptiest. For a pod on
-    several GPUs the links between them count as much."""
-    found = []
+    several GPUs the links between them count as much. Lazy."""
     try:
         need = pods.needs(args.pod)
     except Refused:
@@ -118,8 +119,7 @@ def prioritize(args: FilterArgs, ledger: Ledger) -> list[Object]:
         fit = ledger.fit(need, name, pods.uid_of(args.pod)) if need is not None and need.gpus > 1 else None
         chosen = fit.indices if isinstance(fit, Placement) else ()
         points = score(node.gpus, ledger.used(name), node.policy, SCORE_MAX, chosen) if node else 0
-        found.append({"Host": name, "Score": points})
-    return found
+        yield {"Host": name, "Score": points}
 
 
 # ---- inspect ----

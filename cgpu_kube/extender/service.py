@@ -13,10 +13,10 @@ import json
 import ssl
 import subprocess
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
 
@@ -33,9 +33,12 @@ from cgpu_kube.extender.lease import Lease, Times
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 from cgpu_kube.watch import Watcher
 
+T = TypeVar("T")
+
 PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
 UNHEALTHY_NAMESPACE = "kube-system"
+TURN_NODES = 8  # nodes checked for one pod before other tasks of the event loop run
 METRICS_NODES = 20  # whose figures are written between two looks at the scheduler's requests
 LOST_S = 15.0  # from the end of an agent: the kubelet has written by then that its devices are gone
 LEAVE_S = 10.0  # for a node to say what a pod that was deleted by force holds
@@ -338,10 +341,11 @@ class Extender:
             raise protocol.BadRequest("the request's body is no JSON") from None
 
     async def _filter(self, request: web.Request) -> Any:
-        return protocol.filter_nodes(protocol.read_filter(await self._json(request)), self.ledger)
+        args = protocol.read_filter(await self._json(request))
+        return protocol.filter_answer(args, await in_turns(protocol.refusals(args, self.ledger)))
 
     async def _prioritize(self, request: web.Request) -> Any:
-        return protocol.prioritize(protocol.read_filter(await self._json(request)), self.ledger)
+        return await in_turns(protocol.prioritize(protocol.read_filter(await self._json(request)), self.ledger))
 
     async def _preempt(self, request: web.Request) -> Any:
         args = preempt.read_preempt(await self._json(request))
@@ -386,6 +390,16 @@ class Extender:
             body.append(family)
             await asyncio.sleep(0)
         return web.Response(body=b"".join(body), headers={"Content-Type": metrics.PLAIN})
+
+
+async def in_turns(found: Iterator[T]) -> list[T]:
+    """All items; let other tasks run after each TURN_NODES."""
+    out = []
+    for number, one in enumerate(found):
+        out.append(one)
+        if number % TURN_NODES == TURN_NODES - 1:
+            await asyncio.sleep(0)
+    return out
 
 
 def self_signed(folder: Path) -> tuple[str, str]:

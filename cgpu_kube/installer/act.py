@@ -8,48 +8,75 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cgpu_common import log as logging
 from cgpu_common.files import write_file
 from cgpu_common.proc import MODULE, core_module
 from cgpu_kube.installer import host as facts
-from cgpu_kube.installer.host import BUILD, MODULES, PAYLOAD, Programs, StepFailed
-from cgpu_kube.installer.plan import PREFIX, Host, Image, Plan, Refused, Step, install, remove
+from cgpu_kube.installer.host import BUILD, DUE, MODULES, PAYLOAD, Programs, StepFailed
+from cgpu_kube.installer.plan import CONTAINERD, PREFIX, Host, Image, Plan, Refused, Step, install, remove
 
 #: On the host, while the script runs there.
 PLACE = "var/lib/cgpu-install"
 CGPU = f"{PREFIX}/bin/cgpu"
 UNIT, MOUNT = "cgpud.service", "dev-cgpu.mount"
+KEEPER = "cgpu-kube-keep.service"  # has the devices for the kubelet while the agent's pod is away, and after a boot
 NODES = "/dev/cgpu"
+MARK = "run/cgpu/drain"  # of `cgpu drain`: while it is there no container gets a slice
+THEIRS = f"{MARK}-kept"  # an administrator's, while the module is replaced
+OURS = "cgpu-kube install\n"  # in a mark: not an administrator's, whose is empty
 _DKMS = re.compile(r"^cgpu[/,] ?([0-9][^,: ]*)", re.M)
 
 
 class Acting:
     """@payload, @modules: of the image. Each step raises StepFailed; a step that is repeated does no harm."""
 
-    def __init__(self, programs: Programs, image: Image, payload: Path = PAYLOAD, modules: Path = MODULES) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        image: Image,
+        payload: Path = PAYLOAD,
+        modules: Path = MODULES,
+        by_hand: bool = False,
+    ) -> None:
         self._programs = programs
         self._run, self._must, self._root = programs.run, programs.must, programs.root
-        self._image, self._payload, self._modules = image, payload, modules
+        self._image, self._payload, self._modules, self._by_hand = image, payload, modules, by_hand
         self._log = logging.get()
 
     def install(self) -> Plan:
         """To the image's version, as far as it goes now. Raises Refused, StepFailed, OSError."""
+        self._unmark()
         found = facts.read(self._root, self._run)
-        plan = install(found, self._image)
-        for step in plan.steps:
-            self._log.info("installing", step=str(step), kernel=found.kernel, version=self._image.version)
-            self._step(step, found, plan.engine)
+        plan = install(found, self._image, self._by_hand)
+        self._carry_out(plan, found, "installing", kernel=found.kernel, version=self._image.version)
         return plan
 
     def remove(self) -> Plan:
         """Raises Refused, StepFailed, OSError."""
+        self._unmark()
         found = facts.read(self._root, self._run)
         plan = remove(found)
-        for step in plan.steps:
-            self._log.info("removing", step=str(step))
-            self._step(step, found, plan.engine)
+        self._carry_out(plan, found, "removing")
         return plan
+
+    def _carry_out(self, plan: Plan, found: Host, doing: str, **words: str) -> None:
+        """Before each step the file has it and those behind it: a next round finds what one that broke off has left,
+        also where no fact of the host shows it."""
+        for number, step in enumerate(plan.steps):
+            self._note(plan.steps[number:])
+            self._log.info(doing, step=str(step), **words)
+            self._step(step, found, plan.engine)
+        self._note(())
+
+    def _note(self, due: tuple[Step, ...]) -> None:
+        path = self._root / DUE
+        if due:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_file(path, "".join(f"{step}\n" for step in due), 0o644)
+        else:
+            path.unlink(missing_ok=True)
 
     def _step(self, step: Step, found: Host, engine: str) -> None:
         work: dict[Step, Callable[[], object]] = {
@@ -58,13 +85,34 @@ class Acting:
             Step.BUILD_MODULES: lambda: self._build_modules(found),
             Step.LOAD: self._load,
             Step.DAEMON: self._daemon,
-            Step.REPLACE_MODULE: lambda: self._must(CGPU, "upgrade", "--cold"),
-            Step.ENGINE: lambda: self._engine(engine),
+            Step.REPLACE_MODULE: self._replace_module,
+            Step.ENGINE: lambda: self._engine(engine, found),
             Step.CORDON: self._cordon,
             Step.UNLOAD: self._unload,
+            Step.RESTORE_ENGINE: lambda: self._restore_engine(engine, found),
             Step.REMOVE: lambda: self._remove(found),
         }
         work[step]()
+
+    # ---- the mark of a drain ----
+
+    def _mark(self) -> bool:
+        """False: there is an administrator's, which stays."""
+        path = self._root / MARK
+        if path.exists():
+            return False
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_file(path, OURS, 0o644)
+        return True
+
+    def _unmark(self) -> None:
+        """Also what a round that was killed has left: with its mark every start would be refused for ever."""
+        path, theirs = self._root / MARK, self._root / THEIRS
+        if theirs.exists():
+            write_file(path, "", 0o644)
+            theirs.unlink()
+        elif path.is_file() and path.read_text(errors="replace") == OURS:
+            path.unlink(missing_ok=True)
 
     # ---- the files ----
 
@@ -128,53 +176,80 @@ class Acting:
             raise StepFailed("; ".join(filter(None, (f"modprobe {MODULE}: {done.last}", why))))
         self._run("modprobe", core_module(self._image.version))  # which a host without softdeps does not load
 
+    def _replace_module(self) -> None:
+        """`cgpu upgrade` marks the node without a name, unless it is marked, and removes any mark when it is done."""
+        if not self._mark():
+            write_file(self._root / THEIRS, "", 0o644)
+        try:
+            self._must(CGPU, "upgrade", "--cold")
+        finally:
+            self._unmark()
+
     def _daemon(self) -> None:
         self._must("systemctl", "daemon-reload")
-        self._must("systemctl", "enable", UNIT)
+        self._must("systemctl", "enable", UNIT, KEEPER)
         self._must("systemctl", "restart", UNIT)
+        self._must("systemctl", "start", KEEPER)  # not anew: the kubelet would have no devices meanwhile
 
-    def _engine(self, engine: str) -> None:
-        done = self._run(CGPU, "setup", engine, "--runtime", f"{PREFIX}/bin/cgpu-runtime", "--json")
+    def _set_up(self, engine: str, *words: str) -> dict[str, Any]:
+        done = self._run(CGPU, "setup", engine, *words, "--json")
         if done.code:
             raise StepFailed(_sentence(done.err) or f"cgpu setup {engine}: {done.last}")
-        said = json.loads(done.out)
+        said: dict[str, Any] = json.loads(done.out)
+        return said
+
+    def _restart(self, said: dict[str, Any], found: Host) -> None:
+        """A file that is as it has to be may have been changed by a round that broke off before the restart."""
         if str(said["next"]).startswith("systemctl "):
             self._must(*said["next"].split())
+        elif not said["changed"] and said["engine"] == CONTAINERD and found.due & {Step.ENGINE, Step.RESTORE_ENGINE}:
+            self._must("systemctl", "try-restart", CONTAINERD)
+
+    def _engine(self, engine: str, found: Host) -> None:
+        self._restart(self._set_up(engine, "--runtime", f"{PREFIX}/bin/cgpu-runtime"), found)
 
     # ---- removal ----
 
     def _cordon(self) -> None:
         """From now on no container gets a slice; one that has got one meanwhile is not lost."""
-        self._must(CGPU, "cordon")
+        self._mark()
         try:
             remove(facts.read(self._root, self._run))
         except Refused:
-            self._must(CGPU, "uncordon")
+            self._unmark()
             raise
 
     def _unload(self) -> None:
+        holders = self._root / "sys/module" / MODULE / "holders"
+        names = sorted(one.name for one in holders.iterdir()) if holders.is_dir() else []
         try:
             self._must("systemctl", "stop", UNIT)
             self._run("systemctl", "stop", MOUNT)
             while self._run("mountpoint", "-q", NODES).code == 0:
                 self._must("umount", NODES)
             self._run("rmdir", NODES)
-            holders = self._root / "sys/module" / MODULE / "holders"
-            names = sorted(one.name for one in holders.iterdir()) if holders.is_dir() else []
             self._must("rmmod", *names, MODULE)
         except StepFailed:
+            for name in names:  # rmmod may have unloaded the core, and then found the module in use
+                self._run("modprobe", name)
             self._run("systemctl", "start", UNIT)
-            self._run(CGPU, "uncordon")
+            self._unmark()
             raise
 
+    def _restore_engine(self, engine: str, found: Host) -> None:
+        """Before `cgpu` goes. Uninstall restores each engine's file, names those it cannot, and restarts none."""
+        try:
+            said = self._set_up(engine, "--undo")
+        except StepFailed as error:
+            self._log.warning("the engine's file stays as it is", reason=str(error))
+        else:
+            self._restart(said, found)
+
     def _remove(self, found: Host) -> None:
-        record = self._root / "var/lib/cgpu/setup/containerd.json"
-        restarts = record.exists()
         self._forget_dkms(found)
-        self._script("uninstall", whole=False)
         self._drop_copies()
-        if restarts and not record.exists():
-            self._must("systemctl", "restart", "containerd")
+        (self._root / BUILD).unlink(missing_ok=True)  # from now on not all files are there
+        self._script("uninstall", whole=False)  # the list goes last: until then this step is repeated
 
 
 def _sentence(text: str) -> str:

@@ -128,6 +128,7 @@ class Service:
 @click.option(
     "--node-name", envvar="NODE_NAME", help="Of the node's condition [NODE_NAME]; without one none is written."
 )
+@click.option("--no-engine", "by_hand", is_flag=True, help="Leave the engine's file as it is: it is set up by hand.")
 @click.option("--once", is_flag=True, help="End after the work, instead of looking again every minute.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="HTTP; 0: none.")
 @click.option("--log-format", type=click.Choice(logging.FORMATS), default="text", show_default=True)
@@ -137,6 +138,7 @@ def install(
     removing: bool,
     root: Path,
     node_name: str | None,
+    by_hand: bool,
     once: bool,
     probe_port: int,
     log_format: str,
@@ -151,7 +153,7 @@ def install(
         ) from None
     try:
         config = api.load() if node_name else None
-        service = Service(Acting(Programs(root), image), removing, node_name or "", config)
+        service = Service(Acting(Programs(root), image, by_hand=by_hand), removing, node_name or "", config)
         state = asyncio.run(service.run(probe_port, once))
     except (KubeError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -18,6 +18,7 @@ from cgpu_kube.installer.plan import PREFIX, TOOLS, Host, Image
 
 LIST = "usr/local/lib/cgpu/MANIFEST"
 BUILD = "usr/local/lib/cgpu/BUILD"  # written after the files: of an installation that broke off there is none
+DUE = "var/lib/cgpu/install-due"  # a step a line; there while a round is at work, and after one that broke off
 PLACES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 PATH = ":".join(f"/{place}" for place in PLACES)
 STEP_S = 1800.0  # of one program: a build by DKMS takes minutes
@@ -79,7 +80,7 @@ class Programs:
         return done.out
 
 
-def _first_line(path: Path) -> str | None:
+def _text(path: Path) -> str | None:
     try:
         return path.read_text().strip()
     except OSError:
@@ -119,7 +120,7 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
     """@run: Programs.run. OSError: @root is no root of a host."""
     kernel, paths = os.uname().release, proc.Paths.below(str(root))
     missing = tuple(one for one in TOOLS if not _has(root, one))
-    listed = _first_line(root / LIST)
+    listed = _text(root / LIST)
     found = _SOURCES.findall(listed or "")
     installed = (found[-1] if found else "unknown") if listed is not None else None
     version = run("modinfo", "-k", kernel, "-F", "version", proc.MODULE) if not missing else Done(1, "", "")
@@ -131,17 +132,18 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
         read_only=tuple(f"/{one}" for one in ("usr/local", f"lib/modules/{kernel}", "etc") if _is_read_only(root, one)),
         missing=missing,
         installed=installed,
-        build=_first_line(root / BUILD) if installed is not None else None,
+        build=_text(root / BUILD) if installed is not None else None,
         owner=_owner(root, installed),
         on_disk=version.out.strip() or None if version.code == 0 else None,
-        copied=_first_line(copied_to(root, kernel) / "BUILD"),
+        copied=_text(copied_to(root, kernel) / "BUILD"),
         loaded=proc.module_version(paths),
         has_dkms=_has(root, "dkms"),
         has_headers=headers,
         is_active=not missing and run("systemctl", "is-active", "--quiet", "cgpud.service").code == 0,
         tenants=_tenants(paths),
         toolkit=_has(root, "nvidia-container-runtime"),
-        operator=_first_line(root / toolkit.OPERATOR),
+        operator=_text(root / toolkit.OPERATOR),
+        due=frozenset((_text(root / DUE) or "").splitlines()),
     )
 
 

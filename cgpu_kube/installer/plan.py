@@ -12,11 +12,12 @@ from cgpu_kube.errors import KubeError
 PREFIX = "/usr/local"
 #: The host's programs without which nothing can be done there.
 TOOLS = ("bash", "find", "xargs", "mv", "sha256sum", "systemctl", "nsenter", "modprobe", "depmod", "modinfo")
-EXTENSION = "immutable hosts are not supported yet: docs/user/kubernetes-node.md"
+EXTENSION = "docs/user/kubernetes-node.md has what hosts with a read-only /usr, and Talos, take instead"
 OPERATOR_HINT = (
     f"set NVIDIA_CONTAINER_RUNTIME_RUNTIMES={PREFIX}/bin/cgpu-runtime,runc,crun in the GPU Operator's toolkit.env"
 )
 NAMED_MAX = 4
+CONTAINERD = "containerd"  # the one engine that is restarted: NVIDIA's runtime reads its file at each start
 
 
 class Step(StrEnum):
@@ -32,6 +33,7 @@ class Step(StrEnum):
     # Of a removal.
     CORDON = "cordon"
     UNLOAD = "unload"
+    RESTORE_ENGINE = "restore engine"
     REMOVE = "remove"
 
 
@@ -73,6 +75,7 @@ class Host:
     tenants: tuple[str, ...] = ()  # containers with a slice
     toolkit: bool = False  # NVIDIA's, as packages of the host
     operator: str | None = None  # the configuration of the GPU Operator's toolkit
+    due: frozenset[str] = frozenset()  # Steps of an earlier round that failed or was killed
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ def _modules(host: Host, image: Image, is_new: bool) -> tuple[Step, ...]:
     if host.kernel in image.kernels:
         return () if host.copied == image.build and host.on_disk == image.version else (Step.COPY_MODULES,)
     if host.has_dkms and host.has_headers:
-        return () if host.on_disk == image.version and not is_new else (Step.BUILD_MODULES,)
+        is_there = host.on_disk == image.version and not is_new and Step.BUILD_MODULES not in host.due
+        return () if is_there else (Step.BUILD_MODULES,)
     if image.version in (host.on_disk, host.loaded):  # of Kernel Module Management, or by hand
         return ()
     has = _some(image.kernels) if image.kernels else "none"
@@ -123,11 +127,20 @@ def _modules(host: Host, image: Image, is_new: bool) -> tuple[Step, ...]:
 def _engine(host: Host) -> str:
     if host.toolkit:
         return "nvidia-container-runtime"
-    return "" if host.operator is not None else "containerd"
+    return "" if host.operator is not None else CONTAINERD
 
 
-def install(host: Host, image: Image) -> Plan:
-    """The steps to the image's version; none: it is there. Raises Refused."""
+def _must_load(host: Host, image: Image) -> bool:
+    """The core is a module of its own, which a round that was killed may not have loaded."""
+    if host.loaded is None:
+        return True
+    return host.loaded == image.version and not host.due.isdisjoint((Step.LOAD, Step.REPLACE_MODULE))
+
+
+def install(host: Host, image: Image, by_hand: bool = False) -> Plan:
+    """The steps to the image's version; none: it is there. Raises Refused. What the facts do not show, a daemon of
+    these files and an engine that has read its own, is due until a round has done it. @by_hand: the engine is set up
+    by hand."""
     _require_a_host(host)
     if host.owner is not None:
         why = f"cgpu is on the host already, by {host.owner}"
@@ -136,9 +149,10 @@ def install(host: Host, image: Image) -> Plan:
     steps = [Step.PUT] if is_new else []
     steps += _modules(host, image, is_new)
     kept = []
-    if host.loaded is None:
+    must_load = _must_load(host, image)
+    if must_load:
         steps.append(Step.LOAD)
-    if is_new or not host.is_active:
+    if is_new or must_load or not host.is_active or Step.DAEMON in host.due:  # it mounts the module's nodes
         steps.append(Step.DAEMON)
     if host.loaded not in (None, image.version):
         if host.tenants:
@@ -148,12 +162,12 @@ def install(host: Host, image: Image) -> Plan:
             )
         else:
             steps.append(Step.REPLACE_MODULE)
-    engine = _engine(host)
-    if host.operator is not None and not engine and f"{PREFIX}/bin/cgpu-runtime" not in host.operator:
+    engine = "" if by_hand else _engine(host)
+    if host.operator is not None and not engine and not by_hand and f"{PREFIX}/bin/cgpu-runtime" not in host.operator:
         kept.append(
             f"containers get no slice yet, the GPU Operator's toolkit does not call cgpu-runtime: {OPERATOR_HINT}"
         )
-    if steps and engine:
+    if engine and (steps or host.due & {Step.ENGINE, Step.RESTORE_ENGINE}):
         steps.append(Step.ENGINE)
     return Plan(tuple(steps), engine, "; ".join(kept))
 
@@ -170,7 +184,8 @@ def remove(host: Host) -> Plan:
     if host.tenants:
         why = f"{len(host.tenants)} of the node's containers have a slice ({_some(host.tenants)})"
         raise Refused("InUse", why, "drain the node; nothing was removed")
-    return Plan((Step.CORDON, *((Step.UNLOAD,) if host.loaded is not None else ()), Step.REMOVE))
+    unload = (Step.UNLOAD,) if host.loaded is not None else ()
+    return Plan((Step.CORDON, *unload, Step.RESTORE_ENGINE, Step.REMOVE), CONTAINERD)
 
 
 #: The condition of the node, its reasons when True, and False but for those of Refused.

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cgpu_common import log as logging
@@ -17,6 +15,7 @@ from cgpu_kube.annotations import Remains
 from cgpu_kube.api import Client
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
+from cgpu_kube.node.cleaner import Cleaner
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
 from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
@@ -29,39 +28,21 @@ from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.marks import Marks
 from cgpu_kube.node.modefile import ModeFile
 from cgpu_kube.node.plugin import AnyPlugin, Plugin
+from cgpu_kube.node.settings import Settings
+from cgpu_kube.node.turn import Turn
+from cgpu_kube.node.unasked import LOOK_S, Unasked
 
-REFRESH_S = 10.0  # cgpud's figures
-CLEAN_S = 60.0  # grants of pods that are gone
 DELETED_S = 0.5  # pods that are deleted and hold memory
 RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
 ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
-FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for the decision
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
-LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
 PUBLISH_S = 3.0  # for that report
 MPS_S = 2.0  # looks at pods that are over their grant, in the mode mps
-HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of the command."""
-
-    node: str
-    kubelet: Path = Path("/var/lib/kubelet")
-    cgpud: Path = Path("/run/cgpu/cgpud.sock")
-    socket: Path = Path("/run/cgpu/kube.sock")
-    state: Path = Path("/var/lib/cgpu/kube")
-    cdi: Path = Path("/var/run/cdi")
-    unit: str = host.GIB
-    overcommit: int = 100
-    poll_s: float = 2.0
-    refresh_s: float = REFRESH_S
-    clean_s: float = CLEAN_S
-    health_s: float = HEALTH_S
-    first_wait_s: float = FIRST_WAIT_S
-    leave_s: float = LEAVE_S
+#: Subjects of warnings, which an agent that is not ready has, too.
+UNKNOWN_NODE, NOT_PUBLISHED = "the cluster has no node of this name", "not published"
+NO_LOCK = "the lock of the agent cannot be taken"
 
 
 class Agent(Counting):
@@ -73,7 +54,8 @@ class Agent(Counting):
         self._log = logging.get()
         self._cgpud = Cgpud(settings.cgpud)
         self._changed = asyncio.Event()
-        self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
+        self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log, settings.pod_wait_s)
+        self._turn = Turn(settings.state / "agent.lock")
         self._mode_file = ModeFile(settings.state / "mode.json")
         self._read_mode()
         self._found: tuple[HostGpu, ...] = ()  # of cgpud's last answer
@@ -81,6 +63,7 @@ class Agent(Counting):
         self._health_due = 0.0
         self._renew_due = 0.0
         self._group: asyncio.TaskGroup
+        self._works: list[asyncio.Task[None]]  # while it serves
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
         self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
@@ -95,32 +78,45 @@ class Agent(Counting):
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
         self.marks = Marks(self.cluster, self._log)
+        self._cleaner = Cleaner(self.cluster, self._cgpud, self.marks, self._uses, self._say)
         self._evictor = Evictor(self.cluster, self._cgpud, self._log)
+        self.unasked = Unasked(self.cluster, self._cgpud, self.claims, self._log)
         self._leaves = False
         self._published = False
         self._publishes = asyncio.Lock()  # the node's annotation: one writer at a time
-        self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
         self._deleted: dict[str, Remains] | None = None  # what pods that are gone hold; None: not known yet
         self._finished: dict[str, tuple[str, float]] = {}  # uid -> name of one that holds nothing any more, until when
-        self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
 
     async def run(self) -> None:
-        await self._wait_for_turn()
+        try:
+            while True:
+                await self._wait_for_turn()
+                await self._serve()
+                self._turn.give()
+                self.registrar.forget()
+                self.cluster.forget()
+                self._published = self._driver_runs = False
+                self._deleted = None
+        finally:
+            self._turn.give()
+
+    async def _serve(self) -> None:
+        """Until another agent serves the node."""
         self._read_mode()  # the one that has served until now may have changed it
         try:
             self.claims.load()
             await self._refresh()
             async with asyncio.TaskGroup() as group:
-                self._group = group
                 self._changed.set()
-                for watcher in (self.cluster.nodes, self.cluster.pods):
-                    group.create_task(watcher.run())
-                group.create_task(self._publish_start())
-                group.create_task(self.registrar.run())
-                group.create_task(self._apply_for_ever())
-                group.create_task(self._refresh_for_ever())
-                group.create_task(self._clean_for_ever())
-                group.create_task(self._evictor.run(self._has_mps, min(self.settings.refresh_s, MPS_S), self._say))
+                works = [watcher.run() for watcher in (self.cluster.nodes, self.cluster.pods)]
+                works += [self._publish_start(), self.registrar.run(), self._apply_for_ever()]
+                works += [self._cleaner.run(self.settings.clean_s)]
+                works += [self._evictor.run(self._has_mps, min(self.settings.refresh_s, MPS_S), self._say)]
+                works += [self.unasked.run(min(self.settings.refresh_s, LOOK_S), self._say)]
+                self._group, self._works = group, [group.create_task(work) for work in works]
+                await self._refresh_while_it_serves()
+                for task in self._works:
+                    task.cancel()
         finally:
             for plugin in (self.memory, self.core, self.others):
                 if self._leaves or not plugin.is_kept:
@@ -131,18 +127,41 @@ class Agent(Counting):
                 task.cancel()
 
     async def _wait_for_turn(self) -> None:
-        """One agent serves a node. An update of the DaemonSet starts the next one before it ends the last."""
+        """One agent serves a node. An update of the DaemonSet starts the next one before it ends the last. The socket
+        counts, too: an agent with another --state-dir has another lock."""
         due = 0.0
-        while not self.decisions.start():
+        while not self._gets_turn():
             if not self._gpus_known.is_set() and (now := asyncio.get_running_loop().time()) >= due:
                 due = now + FIRST_S
                 await self._refresh()
-            self.is_standby = self._gpus_known.is_set()
-            self._say("another cgpu-kube serves this node", "this one waits for its end")
-            self.prepared.set()
+            if not self._said.get(NO_LOCK):
+                self.is_standby = self._gpus_known.is_set()
+                self._say("another cgpu-kube serves this node", "this one waits for its end")
+                self.prepared.set()
             await asyncio.sleep(STANDBY_S)
         self.is_standby = False
         self._say("another cgpu-kube serves this node", "")
+
+    def _gets_turn(self) -> bool:
+        try:
+            has_lock = self._turn.take()
+        except OSError as error:  # a state directory that is read-only for now, perhaps
+            self.is_standby = False
+            self._say(NO_LOCK, str(error))
+            return False
+        self._say(NO_LOCK, "")
+        return has_lock and self.decisions.start()
+
+    def _keeps_turn(self) -> bool:
+        """/run and the state may have been cleared, and the next agent may have been faster."""
+        has_lock = True
+        try:
+            has_lock = self._turn.take()
+        except OSError as error:
+            self._say("the lock of the agent cannot be made again", str(error))
+        else:
+            self._say("the lock of the agent cannot be made again", "")
+        return has_lock and self.decisions.restore()
 
     # ---- being away: a kubelet refuses a pod for good if it has not the plugin's devices when the pod comes ----
 
@@ -151,11 +170,20 @@ class Agent(Counting):
         """Why this agent is not ready; "": it is, or it waits behind one that serves."""
         if self.is_standby:
             return ""
-        if not self._gpus_known.is_set():
-            return self._said.get("cgpud's GPUs are not known") or "cgpud has not answered yet"
+        if not self._gpus_known.is_set() or self._said.get(NO_LOCK):
+            return (
+                self._said.get(NO_LOCK) or self._said.get("cgpud's GPUs are not known") or "cgpud has not answered yet"
+            )
         if not self.cluster.nodes.synced.is_set():
             return "the API server has not answered yet"
-        return self._away()
+        unknown, failed = self._said.get(UNKNOWN_NODE, ""), self._said.get(NOT_PUBLISHED, "")
+        return unknown or failed or self._away() or ("" if self._published else "nothing has been offered yet")
+
+    def _look_for_node(self) -> None:
+        """A name by mistake: the API server has no pods of it, and no word against it."""
+        is_known = self.cluster.own_node() is not None or not self.cluster.nodes.synced.is_set()
+        name = self.settings.node
+        self._say(UNKNOWN_NODE, "" if is_known else f"{name}: nothing is offered; --node-name or NODE_NAME corrects it")
 
     @property
     def figures(self) -> Figures:
@@ -166,6 +194,8 @@ class Agent(Counting):
             decisions=self.decisions.results,
             devices={one.resource: one.healthy for one in self.registrar.plugins},
             failing={"nodes": self.cluster.nodes.failing, "pods": self.cluster.pods.failing},
+            unasked=len(self.unasked.found),
+            token_ends=self.cluster.token_ends,
         )
 
     def _away(self) -> str:
@@ -188,6 +218,7 @@ class Agent(Counting):
     async def _publish_start(self) -> None:
         """An earlier life may have ended without a word."""
         await self.cluster.nodes.synced.wait()
+        self._look_for_node()
         try:
             async with self._publishes:
                 is_there = self._published or self.memory.is_taken  # of an agent that was killed, and is kept
@@ -216,13 +247,12 @@ class Agent(Counting):
 
     # ---- what the node offers ----
 
-    async def _refresh_for_ever(self) -> None:
-        while True:
+    async def _refresh_while_it_serves(self) -> None:
+        while self._keeps_turn():
             known = self._gpus_known.is_set()
             await asyncio.sleep(self.settings.refresh_s if known else min(self.settings.refresh_s, FIRST_S))
             await self._refresh()
             await self._look_at_deleted()
-            self.decisions.restore()
             try:
                 if self._driver_runs:
                     await self.driver.ensure()
@@ -281,15 +311,16 @@ class Agent(Counting):
                 finally:
                     self.prepared.set()
             except (KubeError, OSError) as error:
-                self._say("not published", str(error))
+                self._say(NOT_PUBLISHED, str(error))
                 await asyncio.sleep(min(self.settings.refresh_s, 5.0))
                 self._changed.set()
             else:
-                self._say("not published", "")
+                self._say(NOT_PUBLISHED, "")
                 await asyncio.sleep(0.05)  # one pass for a burst of events
 
     async def apply(self) -> None:
         """Make plugins, driver, node and ResourceSlice follow label and GPUs."""
+        self._look_for_node()
         self._compare()
         if self._disagrees:
             self.memory.offer([])
@@ -387,7 +418,7 @@ class Agent(Counting):
         self.driver.offer(self.settings.node, self.gpus if wanted else ())
         if (wanted or any(True for _ in self.claims)) and not self._driver_runs:
             await self.driver.ensure()
-            self._group.create_task(self.cluster.slices.run())
+            self._works.append(self._group.create_task(self.cluster.slices.run()))
             self._driver_runs = True
         if self._driver_runs and self.cluster.slices.synced.is_set() and self.cluster.nodes.synced.is_set():
             spec = claims.slice_spec(self.settings.node, self.gpus) if wanted else None
@@ -415,7 +446,7 @@ class Agent(Counting):
         if pod is not None and subject.uid not in podview.uids(pod):
             pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True)
         if pod is None:
-            return by_count(subject, self.offer, self.gpus, await self._counted(subject))
+            return await self._by_count(subject)
         check_pod(subject, pod, self.settings.node)
         if grant := claims.by_claim(subject, pod, self.claims):
             return grant
@@ -438,6 +469,13 @@ class Agent(Counting):
         )
         return grant
 
+    async def _by_count(self, subject: Subject) -> Grant:
+        has_core = self.offer.mode == host.CORE_MEM
+        core = await self._counted(subject, keys.GPU_CORE) if has_core else {}
+        grant = by_count(subject, self.offer, self.gpus, await self._counted(subject), core)
+        self._log.warning("granted without the pod's annotations", container=str(subject), reason="no API server")
+        return grant
+
     async def _counted(self, subject: Subject, resource: str = keys.GPU_MEM) -> dict[str, int] | None:
         socket = self.settings.kubelet / "pod-resources/kubelet.sock"
         return await counted(socket, resource, subject.namespace, subject.pod, subject.container)
@@ -449,46 +487,14 @@ class Agent(Counting):
 
     async def _prepare_claim(self, namespace: str, name: str, uid: str) -> claims.Claim:
         await self._wait_for_gpus()
-        node = self.cluster.own_node() or {}
-        claims.check_runtime(str(node.get("runtime", "")))
         found = await self.cluster.claim(namespace, name)
-        claim = claims.prepare(found, uid, self.settings.node, self.offer.mode, self.gpus)
+        runtime = str((self.cluster.own_node() or {}).get("runtime", ""))
+        claims.check_runtime(runtime, cdi_enabled=self.settings.cdi_enabled)
+        high = claims.asks_high(found) and await self.cluster.allows(namespace, keys.PRIORITY, "high")
+        claim = claims.prepare(found, uid, self.settings.node, self.offer.mode, self.gpus, high_allowed=high)
         self._log.info("claim prepared", claim=f"{namespace}/{name}", slots=len(claim.slots))
         return claim
 
     async def _claim_ended(self, _claim: claims.Claim) -> None:
         self._changed.set()
-        self._start(self._clean_once())
-
-    # ---- grants of pods that are gone ----
-
-    async def _clean_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.clean_s)
-            await self._clean_once()
-            for pod in self.cluster.pods_here():
-                if self._uses(pod) and str(pod["metadata"].get("uid")) in self._granted:
-                    await self.marks.assigned(pod)
-
-    async def _clean_once(self) -> None:
-        try:
-            await self._clean()
-        except (KubeError, KeyError, TypeError) as error:
-            self._say("grants are not cleaned up", str(error))
-        else:
-            self._say("grants are not cleaned up", "")
-
-    async def _clean(self) -> None:
-        """Revoke the grants of pods that were not here twice in a row: one may be newer than the watch."""
-        watch = self.cluster.pods
-        if not watch.synced.is_set() or watch.failing:
-            return
-        subjects = (await self._cgpud.ask("grants"))["grants"]
-        alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
-        self.marks.forget_others(alive)
-        self._granted = frozenset(str(one["uid"]) for one in subjects if one.get("uid"))
-        gone = [one for one in subjects if one.get("uid") and one["uid"] not in alive]
-        for one in gone:
-            if (one["uid"], one["container"]) in self._stale:
-                await self._cgpud.ask("revoke", grant=one)
-        self._stale = {(one["uid"], one["container"]) for one in gone}
+        self._start(self._cleaner.clean())

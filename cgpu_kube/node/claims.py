@@ -7,13 +7,15 @@ A claim is one slice, which all its containers and pods share: cgpud names it cl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common import effect, policies
 from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
+from cgpu_common.placement import CONTAINERS_MAX
 from cgpu_kube import quantity
+from cgpu_kube.annotations import PRIORITY
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
 from cgpu_kube.node import podview
 from cgpu_kube.node.decide import MEMORY_MIN_MIB, Grant, Subject
@@ -30,7 +32,10 @@ CAPACITIES = ("memory", "weight", "slots")
 #: class offers the whole card by it. The policy cgpu-claims lets the scheduler alone write it.
 EXTENDED = "resource.kubernetes.io/extended-resource-name"
 TAINT = "cgpu.io/unhealthy"
+FROM_CLASS = "FromClass"  # source of parameters that an administrator wrote
 CONTAINERD_MIN = (1, 7)  # below it drops CDI devices without an error
+CONTAINERD_CDI = (2, 0)  # below it does so too, unless its file says enable_cdi = true
+CDI_REMEDY = "the pod needs the runtime class of cgpu, and containerd enable_cdi = true in its table of the CRI plugin"
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
@@ -58,6 +63,7 @@ class Claim:
     name: str
     slots: tuple[ClaimSlot, ...]
     observers: tuple[str, ...] = ()  # requests with adminAccess
+    retired: bool = False  # a later claim of the name is prepared: it ends, and gives nothing any more
 
     @property
     def requests(self) -> set[str]:
@@ -72,23 +78,46 @@ def device_name(gpu: HostGpu) -> str:
     return f"gpu-{gpu.index}"
 
 
-def check_runtime(version: str) -> None:
-    """`version` as in node.status.nodeInfo. Raises Refused for a containerd that ignores CDI devices: the container
-    would start without the slice."""
+def check_runtime(version: str, *, cdi_enabled: bool) -> None:
+    """`version` as in node.status.nodeInfo; `cdi_enabled`: the administrator says so. Raises Refused for a runtime that
+    may ignore CDI devices: the container would start without the slice, and without an error."""
     name, _, rest = version.partition("://")
     found = _VERSION.match(rest)
-    if name == "containerd" and found and (int(found[1]), int(found[2])) < CONTAINERD_MIN:
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if name == "cri-o" or (name == "containerd" and number >= CONTAINERD_CDI):
+        return
+    instead = "or aliyun.com/gpu-mem in place of a claim"
+    if name == "containerd" and number < CONTAINERD_MIN:
         raise Refused(
-            f"this node runs containerd {rest}, which drops the devices of a claim without an error; "
-            f"it needs containerd 1.7 or later, or aliyun.com/gpu-mem in place of a claim"
+            f"this node runs containerd {rest[:32]}, which drops the devices of a claim without an error; "
+            f"it needs containerd 2, or 1.7 with enable_cdi = true and --cdi-enabled, {instead}"
         )
+    if name == "containerd" and not cdi_enabled:
+        raise Refused(
+            f"this node runs containerd {rest[:32]}, which drops the devices of a claim without an error unless its "
+            f"file says enable_cdi = true (cgpu setup containerd --cdi does it); then start cgpu-kube node with "
+            f"--cdi-enabled. It needs this, containerd 2, {instead}"
+        )
+    if name != "containerd":
+        what = f"the container runtime {version[:48]}" if version else "a container runtime that is not known yet"
+        raise Refused(f"this node has {what}; claims are for containerd and CRI-O, {instead}")
 
 
 # ---- a claim of the API server ----
 
 
-def prepare(claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGpu]) -> Claim:
-    """The slice of an allocated claim. Raises Refused."""
+def asks_high(claim: Object) -> bool:
+    """Does the author of the claim ask for high priority?"""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    found = [one for one in devices.get("config") or [] if one.get("source") != FROM_CLASS]
+    given = [(one.get("opaque") or {}).get("parameters") for one in found]
+    return any(isinstance(one, dict) and one.get("priority") == "high" for one in given)
+
+
+def prepare(
+    claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGpu], *, high_allowed: bool = False
+) -> Claim:
+    """The slice of an allocated claim. @high_allowed: the claim's namespace may have high priority. Raises Refused."""
     meta = claim.get("metadata") or {}
     name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
     if meta.get("uid") != uid:
@@ -113,7 +142,8 @@ def prepare(claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGp
         if gpu.why:
             raise Refused(gpu.why)
         _check_asked(name, claim, str(result.get("request")))
-        slots.append(_slot(name, result, gpu, _config(name, devices.get("config") or [], str(result.get("request")))))
+        config = _config(name, devices.get("config") or [], str(result.get("request")), high_allowed)
+        slots.append(_slot(name, result, gpu, config))
     if len({slot.gpu for slot in slots}) < len(slots):
         raise Refused(f"claim {name} has two parts of one GPU; ask for their sum in one request")
     return Claim(uid, str(meta.get("namespace")), str(meta.get("name")), tuple(slots), observers)
@@ -211,12 +241,12 @@ def _check_ceiling(name: str, gpu: HostGpu, ceiling: int | None, weight: int) ->
         raise Refused(f"claim {name} has ceiling {ceiling} of GPU {gpu.index}, and {why}")
 
 
-def _config(name: str, entries: Iterable[Object], request: str) -> Mapping[str, Any]:
+def _config(name: str, entries: Iterable[Object], request: str, high_allowed: bool) -> Mapping[str, Any]:
     """The opaque parameters that count for a request: those of the class first, then those of the claim, which its
-    author writes: it lowers the ceiling of the class only."""
+    author writes: it lowers the ceiling of the class only, and the priority where its namespace may not have high."""
     out: dict[str, Any] = {}
     most = MAX_INST_BURST_MAX
-    ordered = sorted(entries, key=lambda one: one.get("source") != "FromClass")
+    ordered = sorted(entries, key=lambda one: one.get("source") != FROM_CLASS)
     for entry in ordered:
         opaque = entry.get("opaque") or {}
         requests = entry.get("requests") or []
@@ -224,8 +254,14 @@ def _config(name: str, entries: Iterable[Object], request: str) -> Mapping[str, 
         if opaque.get("driver") != DRIVER or (requests and not names & set(requests)):
             continue
         given = _parameters(name, opaque.get("parameters"))
-        if entry.get("source") == "FromClass":
+        if entry.get("source") == FROM_CLASS:
+            high_allowed |= given.get("priority") == "high"
             most = given.get("ceiling", most)
+        elif given.get("priority") == "high" and not high_allowed:
+            raise Refused(
+                f"claim {name} asks for high priority, and neither its class nor its namespace allows it; "
+                f"kubectl label namespace {name.partition('/')[0]} {PRIORITY}=high does"
+            )
         elif given.get("ceiling", 0) > most:
             raise Refused(f"claim {name} has ceiling {given['ceiling']}, and its class allows {most}")
         out |= given
@@ -252,41 +288,53 @@ def _parameters(name: str, given: Any) -> dict[str, Any]:
 # ---- a container of a pod ----
 
 
-def claim_names(pod: Object, container: str) -> list[tuple[str, str]]:
-    """(claim, request or "") of every claim that the container names, by the names of the claims themselves."""
+def _claims_of(pod: Object) -> Iterator[tuple[str, str, str]]:
+    """(container, claim, request or "") of every claim that a container names, by the names of the claims."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     generated = {one.get("name"): one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or []}
     known = {
         one.get("name"): one.get("resourceClaimName") or generated.get(one.get("name"))
         for one in spec.get("resourceClaims") or []
     }
-    entries = [
-        entry
-        for one in podview.containers(pod)
-        if one.get("name") == container
-        for entry in (one.get("resources") or {}).get("claims") or []
-    ]
-    found = [(known.get(entry.get("name")), str(entry.get("request") or "")) for entry in entries]
+    for one in podview.containers(pod):
+        for entry in (one.get("resources") or {}).get("claims") or []:
+            if claim := known.get(entry.get("name")):
+                yield str(one.get("name")), str(claim), str(entry.get("request") or "")
     extended = status.get("extendedResourceClaimStatus") or {}
-    found += [
-        (extended.get("resourceClaimName"), str(mapping.get("requestName") or ""))
-        for mapping in extended.get("requestMappings") or []
-        if mapping.get("containerName") == container
-    ]
-    return [(str(claim), request) for claim, request in found if claim]
+    for mapping in extended.get("requestMappings") or []:
+        if claim := extended.get("resourceClaimName"):
+            yield str(mapping.get("containerName")), str(claim), str(mapping.get("requestName") or "")
+
+
+def claim_names(pod: Object, container: str) -> list[tuple[str, str]]:
+    """(claim, request or "") of every claim that the container names."""
+    return [(claim, request) for name, claim, request in _claims_of(pod) if name == container]
+
+
+def by_name(claims: Iterable[Claim]) -> dict[tuple[str, str], Claim]:
+    """Those that pods name now: namespace, name -> claim."""
+    return {(claim.namespace, claim.name): claim for claim in claims if not claim.retired}
 
 
 def by_claim(subject: Subject, pod: Object, claims: Iterable[Claim]) -> Grant | None:
     """The grant of a container with a prepared claim; None: it names none of ours, or one with
     adminAccess, which has no slice. Raises Refused."""
-    prepared = {(claim.namespace, claim.name): claim for claim in claims}
+    prepared = by_name(claims)
     named: dict[str, set[str]] = {}
-    for name, request in claim_names(pod, subject.container):
+    containers = set()
+    for container, name, request in _claims_of(pod):
         claim = prepared.get((subject.namespace, name))
         if claim is not None and claim.slots and request not in claim.observers:
-            named.setdefault(name, set()).add(request)
+            containers.add(container)
+            if container == subject.container:
+                named.setdefault(name, set()).add(request)
     if not named:
         return None
+    if len(containers) > CONTAINERS_MAX:
+        raise Refused(
+            f"{len(containers)} containers of pod {subject.pod_name} name a claim of {DRIVER}; a pod may have "
+            f"{CONTAINERS_MAX} such containers"
+        )
     if len(named) > 1:
         raise Refused(
             f"{subject} names {len(named)} claims of {DRIVER} ({', '.join(sorted(named))}), and a container has one; "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from cgpu_kube.watch import Watcher
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 RESOURCE = "/apis/resource.k8s.io/v1"
+TOO_MANY, INTERNAL = 429, 500  # the first HTTP status of each kind that passes
+AGAIN_EACH_S = 0.2
 #: Conditions of the node: a scheduler tries its waiting pods again when one changes.
 HELD, REFUSED = "GPUMemoryHeld", "GPUModeRefused"
 REASONS = {HELD: ("NothingHeld", "PodsDeletedByForce"), REFUSED: ("LabelInEffect", "LabelNotInEffect")}  # False, True
@@ -28,9 +31,17 @@ class Cluster:
     """Watches of the node, its pods and its ResourceSlices, and the few writes."""
 
     def __init__(
-        self, api: Client, node: str, on_change: Callable[[], None], on_pod: Callable[[], None], log: Any
+        self,
+        api: Client,
+        node: str,
+        on_change: Callable[[], None],
+        on_pod: Callable[[], None],
+        log: Any,
+        again_s: float = 0.0,
     ) -> None:
+        """@again_s: for which a pod is asked for again while the API server fails."""
         self._api = api
+        self._again_s = again_s
         self.node = node
         self._silent = False  # a failure is logged once
         self.gone: dict[str, str] = {}  # uid -> namespace/name of pods that were deleted while a container ran
@@ -67,6 +78,15 @@ class Cluster:
             **common,
         )
 
+    @property
+    def token_ends(self) -> int:
+        return self._api.token_ends
+
+    def forget(self) -> None:
+        """Nothing is followed from now on: the mirrors count again after the list with which each run() begins."""
+        for watch in (self.nodes, self.pods, self.slices):
+            watch.synced.clear()
+
     # ---- reading ----
 
     def own_node(self) -> Object | None:
@@ -94,20 +114,33 @@ class Cluster:
 
     async def pod(self, namespace: str, name: str, uid: str, *, fresh: bool) -> Object | None:
         """The pod of this uid. From the watch, or if that has not seen it, or `fresh`, from the API server; None: the
-        API server does not answer. Another pod of that name is returned as it is."""
+        API server does not answer, for seconds. Another pod of that name is returned as it is. Raises ApiError if it
+        refuses to answer."""
         known: Object | None = self.pods.objects.get(namespace, name)
         if known is not None and uid in podview.uids(known) and not fresh:
             return known
-        try:
-            found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        except ApiError as error:
-            if error.is_missing:
-                return {"metadata": {"namespace": namespace, "name": name}}
-            return known
-        except Unreachable:
-            return known
-        self.pods.put(found)
-        return podview.kept(found)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._again_s
+        while True:
+            wait_s = AGAIN_EACH_S
+            try:
+                found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+                self.pods.put(found)
+                return podview.kept(found)
+            except ApiError as error:
+                if error.is_missing:
+                    return {"metadata": {"namespace": namespace, "name": name}}
+                if error.status != TOO_MANY and error.status < INTERNAL and known is None:
+                    raise
+                wait_s = max(wait_s, error.retry_after_s or 0.0)
+            except Unreachable:
+                pass
+            # Without the pod its container would be granted by what the kubelet has counted, and keep that.
+            known = self.pods.objects.get(namespace, name)
+            left_s = end - loop.time()
+            if (known is not None and uid in podview.uids(known)) or left_s <= 0:
+                return known
+            await asyncio.sleep(min(wait_s, left_s))
 
     async def allows(self, namespace: str, label: str, value: str) -> bool:
         """By a label of the namespace, which authors of pods in it cannot write."""
@@ -169,7 +202,8 @@ class Cluster:
 
     async def publish_away(self, why: str) -> None:
         """Let no scheduler place a pod here: the node's annotation says so to the extender, and nothing is allocatable
-        to kube-scheduler until the kubelet writes its status again, which it does every 10 s and then knows itself."""
+        to kube-scheduler until the kubelet writes its status again, which it does every 10 s: then it has no devices,
+        unless `cgpu-kube keep` serves them."""
         node, offer = self.own_node(), self.published()
         if node is None or offer is None or not offer.mode:
             return

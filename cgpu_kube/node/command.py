@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cgpu_common import dumpable, notify
 from cgpu_common import log as logging
-from cgpu_common import notify
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import host, keeper
 
 if TYPE_CHECKING:
     from cgpu_kube import api
-    from cgpu_kube.node.agent import Agent, Settings
+    from cgpu_kube.node.agent import Agent
+    from cgpu_kube.node.settings import Settings
 
 _Path = click.Path(path_type=Path)
 
@@ -42,9 +43,10 @@ async def serve(settings: Settings, config: api.Config, port: int, kept_by: int)
     from cgpu_kube import api
     from cgpu_kube.node import figures, probe
     from cgpu_kube.node.agent import Agent
+    from cgpu_kube.node.link import Link
 
     loop = asyncio.get_running_loop()
-    link = await keeper.Link.connect(kept_by)
+    link = await Link.connect(kept_by)
     async with api.Client(config, "cgpu-kube/node") as client:
         agent = Agent(settings, client, link.plugin)
         work = asyncio.create_task(agent.run())
@@ -96,8 +98,21 @@ async def serve(settings: Settings, config: api.Config, port: int, kept_by: int)
 @click.option("--kubelet-dir", type=_Path, default=Path("/var/lib/kubelet"), show_default=True)
 @click.option("--cgpud", type=_Path, default=Path("/run/cgpu/cgpud.sock"), show_default=True)
 @click.option("--socket", type=_Path, default=Path("/run/cgpu/kube.sock"), show_default=True)
+@click.option(
+    "--keeper",
+    "host_keeper",
+    type=_Path,
+    default=Path("/run/cgpu/keeper.sock"),
+    show_default=True,
+    help="Socket of the host's `cgpu-kube keep`; where it is there, that serves the kubelet's sockets.",
+)
 @click.option("--state-dir", type=_Path, default=Path("/var/lib/cgpu/kube"), show_default=True)
 @click.option("--cdi-dir", type=_Path, default=Path("/var/run/cdi"), show_default=True)
+@click.option(
+    "--cdi-enabled",
+    is_flag=True,
+    help="The node's containerd 1.7 has enable_cdi = true: without it such a node prepares no claim.",
+)
 @click.option(
     "--probe-port",
     type=click.IntRange(0, 65535),
@@ -123,8 +138,10 @@ def node(
     kubelet_dir: Path,
     cgpud: Path,
     socket: Path,
+    host_keeper: Path,
     state_dir: Path,
     cdi_dir: Path,
+    cdi_enabled: bool,
     probe_port: int,
     memory_limit: int,
     kept_by: int | None,
@@ -132,16 +149,17 @@ def node(
 ) -> None:
     """Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."""
     logging.configure(log_format, "info")
+    dumpable.clear()
     try:
         keeper.check_memory(memory_limit)
     except KubeError as error:
         raise click.ClickException(str(error)) from error
     if kept_by is None:
-        status = asyncio.run(keeper.keep(kubelet_dir / "device-plugins", memory_limit))
+        status = asyncio.run(keeper.keep(kubelet_dir / "device-plugins", memory_limit, host_keeper))
         click.get_current_context().exit(status)
     keeper.yield_memory(memory_limit)
     from cgpu_kube import api
-    from cgpu_kube.node.agent import Settings
+    from cgpu_kube.node.settings import Settings
 
     settings = Settings(
         node=node_name or os.uname().nodename,
@@ -150,6 +168,7 @@ def node(
         socket=socket,
         state=state_dir,
         cdi=cdi_dir,
+        cdi_enabled=cdi_enabled,
         unit=memory_unit,
         overcommit=overcommit,
     )

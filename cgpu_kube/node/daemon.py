@@ -67,9 +67,15 @@ class DecisionServer:
             raise KubeError(str(error)) from error
         return True
 
-    def restore(self) -> None:
-        """Make the socket again if /run was cleared."""
-        self._server.restore_socket()
+    def restore(self) -> bool:
+        """Make the socket again if /run was cleared. False: another process serves it by now."""
+        try:
+            self._server.restore()
+        except server.Taken:
+            return False
+        except (CgpuError, OSError) as error:
+            self._log.error("the socket is gone and cannot be made again", reason=str(error))
+        return True
 
     async def stop(self) -> None:
         await self._server.stop()

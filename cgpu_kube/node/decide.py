@@ -23,10 +23,11 @@ from cgpu_kube.annotations import (
     NV_GPU,
     PRIORITY,
     THREADS,
+    Exact,
     counted_in,
-    exact_mib,
     no_uuid,
 )
+from cgpu_kube.annotations import exact as exact_of
 from cgpu_kube.annotations import parse as parse_annotations
 from cgpu_kube.errors import BadAnnotation, Refused
 from cgpu_kube.node import podview
@@ -134,10 +135,12 @@ def by_memory(
     return {"subject": subject.as_dict(), "variables": _variables(sized, mine, offer, chosen), "slots": slots}
 
 
-def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
+def by_count(
+    subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None, core: Counted | None
+) -> Grant:
     """The same without the pod, which the API server does not give now: the devices that the kubelet has counted are
-    the limits of the container, and their GPU is its GPU. Raises Refused."""
-    if not counted or offer.mode not in MEMORY_MODES:
+    the limits of the container, and their GPU is its GPU. @core: of aliyun.com/gpu-core.percentage. Raises Refused."""
+    if not counted or core is None or offer.mode not in MEMORY_MODES:
         raise Refused(
             f"pod {subject.pod_name} is not known here: the API server does not answer, and the kubelet has counted "
             f"no {GPU_MEM} for container {subject.container}; it is tried again"
@@ -148,13 +151,16 @@ def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: C
             f"pod {subject.pod_name} is not known here and the API server does not answer, so its GPU is not known "
             f"either: this node has {len(gpus)}; it is tried again"
         )
-    units = sum(counted.values())
-    need = PodNeed((Need(subject.container, units),))
+    need = PodNeed((Need(subject.container, sum(counted.values()), sum(core.values())),))
     mine = need.containers[0]
     chosen = _by_kubelet(subject, need, gpus, counted)
     if offer.mode in WHOLE_MODES:
         return _whole(subject, need, mine, offer, chosen)
-    slots = [{"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": 1} for gpu in chosen]
+    if mine.core:
+        _check_weights_count(subject, chosen)
+    slots = [
+        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)} for gpu in chosen
+    ]
     return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
 
 
@@ -164,7 +170,7 @@ def _whole(
     mine: Need,
     offer: Offer,
     chosen: Sequence[HostGpu],
-    exact: int | None = None,
+    exact: Exact | None = None,
     threads: int = 100,
 ) -> Grant:
     """@exact, @threads: in the mode mps, of the pod's annotations."""
@@ -285,18 +291,21 @@ def _check_priority_counts(subject: Subject, offer: Offer, chosen: Sequence[Host
             )
 
 
-def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, exact: int | None = None) -> int:
+def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, exact: Exact | None = None) -> int:
     """@exact: by the annotation of the pod's author, which can lower the limit and never raise it."""
     dev = offer.dev(gpu)
     if mine.units > dev:
         raise Refused(f"{subject} asks for {mine.units} {counted_in(offer.unit)} of GPU {gpu.index}, which has {dev}")
     most = offer.mib(gpu, mine.units)
-    if exact is not None and not MEMORY_MIN_MIB <= exact <= most:
+    if exact is None:
+        return most
+    wanted = exact.of(gpu.total_mib)
+    if not MEMORY_MIN_MIB <= wanted <= most:
         raise Refused(
-            f"{subject} has {exact} MiB by the annotation {MEMORY}, and its {mine.units} {counted_in(offer.unit)} of "
+            f"{subject} has {wanted} MiB by the annotation {MEMORY}, and its {mine.units} {counted_in(offer.unit)} of "
             f"{GPU_MEM} are {MEMORY_MIN_MIB} to {most} MiB of GPU {gpu.index}; raise {GPU_MEM}, or write less"
         )
-    return most if exact is None else exact
+    return wanted
 
 
 def _relative_mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, placed: int | None) -> int:
@@ -326,10 +335,10 @@ def check_uuid_choice(subject: Subject, allowed: bool) -> None:
         raise Refused(no_uuid(subject.pod_name, subject.namespace))
 
 
-def _exact(subject: Subject, pod: Object, offer: Offer) -> int | None:
+def _exact(subject: Subject, pod: Object, offer: Offer) -> Exact | None:
     try:
         names = [str(one.get("name")) for one in podview.containers(pod)]
-        found = exact_mib((pod.get("metadata") or {}).get("annotations"), subject.container, names)
+        found = exact_of((pod.get("metadata") or {}).get("annotations"), subject.container, names)
     except BadAnnotation as error:
         raise Refused(f"{subject}: {error}") from error
     if found is not None and offer.mode == SHARE:

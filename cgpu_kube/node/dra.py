@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,16 @@ class Claims:
         self._claims: dict[str, Claim] = {}
 
     def load(self) -> None:
-        for path in sorted(self._directory.glob("*.json")):
+        self._claims.clear()
+        found = []
+        for path in self._directory.glob("*.json"):
             try:
-                claim = msgspec.json.decode(path.read_bytes(), type=Claim)
+                found.append((path.stat().st_mtime_ns, msgspec.json.decode(path.read_bytes(), type=Claim)))
             except (msgspec.MsgspecError, OSError, ValueError) as error:
                 self._log.error("damaged file of a claim", file=str(path), reason=str(error))
-                continue
+        for _, claim in sorted(found, key=lambda one: one[0]):
+            if not claim.retired:  # a life that ended before it had retired the earlier one of the name
+                self._claims |= {one.uid: one for one in self._retired_by(claim)}
             self._claims[claim.uid] = claim
 
     def __iter__(self) -> Any:
@@ -62,11 +66,23 @@ class Claims:
         return self._claims.get(uid)
 
     def add(self, claim: Claim) -> None:
-        """Keep the claim and write its CDI spec. OSError: it is not prepared."""
-        write_json(self._directory / f"{claim.uid}.json", asdict(claim))
+        """Keep the claim and write its CDI spec. One that was deleted by force and made again has a new uid, and the
+        kubelet may not have ended the earlier one yet: that gives nothing from now on. OSError: it is not prepared."""
+        self._write(claim)
         if claim.slots:
             write_json(self._spec(claim.uid), claims.cdi_spec(claim, PROMISE), 0o644)
+        if claim.uid not in self._claims:
+            for other in self._retired_by(claim):
+                self._write(other)
+                self._claims[other.uid] = other
         self._claims[claim.uid] = claim
+
+    def _write(self, claim: Claim) -> None:
+        write_json(self._directory / f"{claim.uid}.json", asdict(claim))
+
+    def _retired_by(self, claim: Claim) -> list[Claim]:
+        same = [one for one in self if (one.namespace, one.name) == (claim.namespace, claim.name)]
+        return [replace(one, retired=True) for one in same if one.uid != claim.uid and not one.retired]
 
     def remove(self, uid: str) -> Claim | None:
         self._spec(uid).unlink(missing_ok=True)
@@ -206,7 +222,7 @@ class Driver:
                 devices=[
                     health_pb2.DeviceHealth(
                         device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=claims.device_name(gpu)),
-                        health=health_pb2.UNHEALTHY if gpu.why else health_pb2.HEALTHY,
+                        health=health_pb2.HEALTHY if gpu.is_healthy else health_pb2.UNHEALTHY,
                         last_updated_time=int(time.time()),
                     )
                     for gpu in self._gpus

@@ -19,6 +19,7 @@ from cgpu_kube.node.cluster import Cluster
 from cgpu_kube.node.daemon import Cgpud
 
 OVER, GONE, BLIND = "GPUMemoryOverGrant", "GPUMemoryEvicted", "GPUMemoryNotWatched"
+KILLED = "GPUProgramKilled"
 
 
 class Evictor:
@@ -27,6 +28,8 @@ class Evictor:
         self._cgpud = cgpud
         self._log = log
         self._told: dict[str, tuple[int, int]] = {}  # container -> overs and ended programs with an event
+        self._killed: dict[str, int] = {}  # the same -> killed programs with an event
+        self._is_first = True  # what an earlier process of the agent has told is not told again
         self._failed: dict[str, str] = {}  # the same -> why it was not deleted
         self._blind = ""
 
@@ -46,16 +49,23 @@ class Evictor:
     async def look(self) -> None:
         """Ask cgpud, and act. Raises KubeError if cgpud does not answer."""
         found = await self._cgpud.ask("mps")
+        rows = {row["id"]: row for row in found["containers"] if row["uid"]}
         if found["blind"] and not self._blind:
             self._log.error("the memory of MPS clients is not known", reason=found["blind"])
+            text = f"its use of GPU memory is not known, so that no limit holds: {found['blind']}"
+            clients = {row["uid"]: row for row in rows.values()}
+            for client in clients.values():
+                await self._event(client, BLIND, text)
         self._blind = found["blind"]
-        rows = {row["id"]: row for row in found["containers"] if row["uid"]}
         self._told = {key: told for key, told in self._told.items() if key in rows}
+        self._killed = {key: count for key, count in self._killed.items() if key in rows}
         self._failed = {key: why for key, why in self._failed.items() if key in rows}
         for row in rows.values():
             await self._tell(row)
+            await self._tell_killed(row)
             if row["evict"]:
                 await self._delete(row)
+        self._is_first = False
 
     async def _tell(self, row: Mapping[str, Any]) -> None:
         told, now = self._told.get(row["id"], (0, 0)), (row["overs"], row["ended"])
@@ -65,6 +75,14 @@ class Evictor:
         used = "an unknown amount" if row["used_mib"] is None else f"{row['used_mib']} MiB"
         text = f"{used} of GPU memory in use, {row['grant_mib']} MiB were given; {row['ended']} program(s) were ended"
         await self._event(row, OVER, text)
+
+    async def _tell_killed(self, row: Mapping[str, Any]) -> None:
+        """The others are ended on the GPU alone, and find an error there; these are gone."""
+        count = int(row.get("killed", 0))  # a cgpud of before has none
+        if count > self._killed.get(row["id"], count if self._is_first else 0):
+            text = f"{count} program(s) over the grant were killed (SIGKILL), since the MPS server did not end them"
+            await self._event(row, KILLED, text)
+        self._killed[row["id"]] = count
 
     async def _delete(self, row: Mapping[str, Any]) -> None:
         namespace, _, name = row["pod"].partition("/")

@@ -13,6 +13,10 @@ HELP = {
     "cgpu_node_agent_standby": "1: another agent serves the node.",
     "cgpu_node_agent_decisions_total": "Containers that were given their part of a GPU, or refused.",
     "cgpu_node_agent_devices": "Devices that are offered to the kubelet, healthy ones.",
+    "cgpu_node_agent_unasked": (
+        "Containers of claims that run without their slice: CDI devices ignored, or another runtime class."
+    ),
+    "cgpu_node_agent_token_expiry_timestamp_seconds": "End of the token of the agent's kubeconfig.",
     "cgpu_node_agent_watch_failing": "1: the last request to the API server failed.",
 }
 
@@ -27,6 +31,8 @@ class Figures:
     decisions: Mapping[str, int] = field(default_factory=dict)  # granted, refused
     devices: Mapping[str, int] = field(default_factory=dict)  # by resource
     failing: Mapping[str, bool] = field(default_factory=dict)  # by resource of the API server
+    unasked: int = 0
+    token_ends: int = 0  # of a kubeconfig; 0: it has none, or no end
 
 
 def text(found: Figures) -> bytes:
@@ -35,6 +41,8 @@ def text(found: Figures) -> bytes:
         "cgpu_node_agent_standby": [({}, int(found.standby))],
         "cgpu_node_agent_decisions_total": [({"result": key}, found.decisions.get(key, 0)) for key in RESULTS],
         "cgpu_node_agent_devices": [({"resource": key}, count) for key, count in found.devices.items()],
+        "cgpu_node_agent_unasked": [({}, found.unasked)],
+        "cgpu_node_agent_token_expiry_timestamp_seconds": [({}, found.token_ends)] if found.token_ends else [],
         "cgpu_node_agent_watch_failing": [({"resource": key}, int(bad)) for key, bad in found.failing.items()],
     }
     lines = []

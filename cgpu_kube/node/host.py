@@ -69,9 +69,22 @@ class HostGpu:
     mps: MpsOffer = MpsOffer()
     links: tuple[tuple[int, int], ...] = ()  # to others, as cgpud ranks them
 
+    @property
+    def is_healthy(self) -> bool:
+        """For the kubelet, which fails a pod for good that comes to unhealthy devices. The start of one that was bound
+        before a drain is refused, and tried again."""
+        return self.why in ("", DRAINED)
+
+
+DRAINED = (
+    "the node is drained, and refuses every start until `cgpu drain --undo`, or until the installer has replaced the "
+    "module"
+)
+
 
 def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
     """The GPUs in cgpud's answer. One whose size is not known yet is left out."""
+    drained = DRAINED if reply.get("draining") else ""
     return tuple(
         HostGpu(
             index=int(gpu["nv_minor"]),
@@ -82,7 +95,7 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             name=str(gpu["name"]),
             policy=gpu["policy"],
             instances=int(gpu["instances"]),
-            why=str(gpu["why"]),
+            why=str(gpu["why"]) or drained,
             mps=_mps(gpu.get("mps")),
             links=tuple((int(other), int(rank)) for other, rank in (gpu.get("links") or {}).items()),
         )
@@ -255,21 +268,21 @@ def memory_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     """The devices of aliyun.com/gpu-mem: as many of each GPU as it has units of its own."""
     if offer.mode not in MEMORY_MODES:
         return []
-    return [(f"{gpu.uuid}{SEPARATOR}{number}", not gpu.why) for gpu in gpus for number in range(offer.units(gpu))]
+    return [(f"{gpu.uuid}{SEPARATOR}{number}", gpu.is_healthy) for gpu in gpus for number in range(offer.units(gpu))]
 
 
 def core_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     """The devices of aliyun.com/gpu-core.percentage: 100 of each GPU."""
     if offer.mode != CORE_MEM:
         return []
-    return [(f"{gpu.uuid}{SEPARATOR}core{number}", not gpu.why) for gpu in gpus for number in range(CORE)]
+    return [(f"{gpu.uuid}{SEPARATOR}core{number}", gpu.is_healthy) for gpu in gpus for number in range(CORE)]
 
 
 def nv_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     """The devices of nvidia.com/gpu on a node that takes the names: as many of each GPU as containers can be on it."""
     if offer.mode not in (CGPU, CORE_MEM) or not offer.names:
         return []
-    return [(f"{gpu.uuid}{SEPARATOR}gpu{number}", not gpu.why) for gpu in gpus for number in range(gpu.max_inst)]
+    return [(f"{gpu.uuid}{SEPARATOR}gpu{number}", gpu.is_healthy) for gpu in gpus for number in range(gpu.max_inst)]
 
 
 def links_by_uuid(gpus: Sequence[HostGpu]) -> dict[str, dict[str, int]]:

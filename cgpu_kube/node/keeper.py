@@ -7,6 +7,9 @@ promise. So `cgpu-kube node` is two processes. The first one, Keeper, serves the
 agent. If the agent is killed, the kubelet keeps its devices, a container of a pod that comes waits for its decision
 (kube_wait_s of cgpu.toml), and the next agent finds its registrations as they are.
 
+Where the host has `cgpu-kube keep` (host_keeper.py), that serves the sockets, and the first process passes the agent's
+lines on (Relay): then the devices outlive the agent's pod, too, and are there before the kubelet after a boot.
+
 What ends one of them must not end both: an agent that hangs is ended by the first process, not by systemd's watchdog,
 which ends the unit. An agent that grows ends at a limit of its own (yield_memory()), not at the container's, under
 which the kernel ends all of a container at once. Of the two the kernel takes the agent where it may choose.
@@ -17,6 +20,8 @@ Between the two is a pair of sockets with a line of JSON for each message:
                    "links": {UUID: {UUID: rank}}}
                   {"alive": true}, each BEAT_S
                   {"register" or "stop": resource, "number": n, "kubelet": [inode, ctime]}
+  from the host's keeper first, to the first process alone
+                  {"protocol": 1, "directory": [device, inode of the kubelet's plugins]}
   to the agent    {"state": {resource: [streams, is_taken, registrations, kubelet, inode of the socket]}}
                   {"done": n, "error": sentence or ""}
 """
@@ -25,13 +30,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from resource import RLIMIT_DATA, RLIMIT_STACK, getrlimit, setrlimit
 from typing import Any
@@ -39,8 +42,7 @@ from typing import Any
 from cgpu_common import log as logging
 from cgpu_common import notify
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node.host import Device
-from cgpu_kube.node.plugin import AnyPlugin, KubeletId, Offered, Plugin, socket_of
+from cgpu_kube.node.plugin import Plugin
 
 LINE_MAX = 16 << 20  # devices of a node
 AGAIN_S = 0.2  # from the end of an agent to the next one; doubled each time
@@ -48,99 +50,199 @@ AGAIN_MAX_S = 10.0
 LIVED_S = 60.0  # then the next end is the first one again
 BEAT_S = 5.0
 HUNG_S = 30.0  # without a line: the agent hangs
+HOST_S = 5.0  # between looks for the host's keeper
+HOST_WAIT_S = 10.0  # for one that was there, and may be starting again
 OWN_MIB = 48  # of the limit of memory: the first process (24 MiB of its own), and what the kernel counts for both
 LEAST_MIB = 64  # for the agent, which takes 36 MiB of its own, and as a DRA driver 50
 STACK_MIB = 2  # of a thread of grpc: a stack counts in full, whatever is used of it
 OOM_ADJ = 100  # how much likelier the kernel's choice is the agent, in thousandths of the memory
 OPTION = "--kept-by"
+PROTOCOL = 1  # with the host's keeper, which an update of the agent does not restart
 
-
-class KeeperGone(KubeError):
-    """The process that serves the plugins has ended; the agent ends, too."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 # ---- the process that serves the sockets ----
 
 
 class Keeper:
-    """The plugins that an agent has offered. They stay as they are between two agents."""
+    """The plugins that agents have offered. They stay as they are between two agents."""
 
     def __init__(self, directory: Path, hung_s: float = HUNG_S) -> None:
         """@directory: of the kubelet's plugins. @hung_s: without a line of an agent."""
         self.plugins: dict[str, Plugin] = {}
         self._directory = directory
         self._hung_s = hung_s
-        self._writer: asyncio.StreamWriter | None = None  # to the agent
+        self._writers: set[asyncio.StreamWriter] = set()  # to agents
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, sock: socket.socket) -> bool:
         """An agent, until its end of the pair is closed. False: it hangs, and is to be ended."""
-        reader, writer = await asyncio.open_connection(sock=sock, limit=LINE_MAX)
-        self._writer = writer
-        self._report()
+        return await self.serve_streams(*await asyncio.open_connection(sock=sock, limit=LINE_MAX))
+
+    async def serve_streams(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        self._writers.add(writer)
+        self.report()
         try:
             while True:
                 async with asyncio.timeout(self._hung_s):
                     line = await reader.readline()
                 if not line.endswith(b"\n"):  # one that is killed may leave a part of a line
                     return True
-                self._act(json.loads(line))
+                self._act(json.loads(line), writer)
         except TimeoutError:
             return False
         except ConnectionError:
             return True  # it was killed
         finally:
-            self._writer = None
+            self._writers.discard(writer)
             writer.transport.abort()
 
-    def _send(self, message: dict[str, Any]) -> None:
-        if self._writer is not None:
-            self._writer.write(json.dumps(message).encode() + b"\n")
+    def _send(self, message: dict[str, Any], *writers: asyncio.StreamWriter) -> None:
+        for writer in writers:
+            writer.write(json.dumps(message).encode() + b"\n")
 
-    def _report(self) -> None:
+    def report(self) -> None:
         found = {
             name: [one.streams, one.is_taken, one.registrations, one.kubelet, one.inode]
             for name, one in self.plugins.items()
         }
-        self._send({"state": found})
+        self._send({"state": found}, *self._writers)
 
-    def _act(self, message: dict[str, Any]) -> None:
+    def _act(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         if "alive" in message:
             return
         if "offer" in message:
-            name = str(message["offer"])
-            if name not in self.plugins:
-                more = {"on_change": self._report, "apart": message["apart"]}
-                self.plugins[name] = Plugin(self._directory, name, message["name"], **more)
-            self.plugins[name].spread, self.plugins[name].links = message["spread"], message["links"]
-            self.plugins[name].offer([(one, healthy) for one, healthy in message["devices"]])
+            self.offer(message)
             return
-        task = asyncio.create_task(self._answer(message))  # a kubelet that hangs holds no offer up
+        # A kubelet that hangs holds no offer up.
+        task = asyncio.create_task(self._answer(message, int(message["number"]), writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, message: dict[str, Any]) -> None:
+    def offer(self, message: dict[str, Any]) -> None:
+        name = str(message["offer"])
+        if name not in self.plugins:
+            more = {"on_change": self.changed, "apart": message["apart"]}
+            self.plugins[name] = Plugin(self._directory, name, message["name"], **more)
+        self.plugins[name].spread, self.plugins[name].links = message["spread"], message["links"]
+        self.plugins[name].offer([(one, healthy) for one, healthy in message["devices"]])
+
+    def changed(self) -> None:
+        """A kubelet has taken a plugin's list, or its stream has ended."""
+        self.report()
+
+    async def _answer(self, message: dict[str, Any], number: int, writer: asyncio.StreamWriter) -> None:
         error, plugin = "", self.plugins.get(message.get("register") or message["stop"])
         try:
             if plugin is not None and "register" in message:
                 inode, ctime = message["kubelet"]
                 await plugin.register((inode, ctime))
             elif plugin is not None:
-                await plugin.stop()
+                await self.stop_plugin(plugin)
         except (OSError, KubeError) as failed:
             error = str(failed)
-        self._report()
-        self._send({"done": message["number"], "error": error})
+        self.report()
+        self._send({"done": number, "error": error}, *{writer} & self._writers)
+
+    async def stop_plugin(self, plugin: Plugin) -> None:
+        """For an agent that leaves."""
+        await plugin.stop()
 
     async def stop(self) -> None:
         for plugin in self.plugins.values():
             await plugin.stop()
 
 
-async def keep(directory: Path, limit: int = 0) -> int:
+class Relay:
+    """An agent of this process whose plugins are the host's keeper's."""
+
+    def __init__(self, host: Streams, hung_s: float) -> None:
+        self._reader, self._writer = host
+        self._hung_s = hung_s
+        self.has_offered = False
+
+    async def serve(self, sock: socket.socket) -> bool:
+        """As Keeper.serve(). The end of the host's keeper is the end of the agent's stream, which ends it."""
+        reader, writer = await asyncio.open_connection(sock=sock, limit=LINE_MAX)
+        down = asyncio.create_task(self._pass_down(writer))
+        try:
+            while True:
+                async with asyncio.timeout(self._hung_s):
+                    line = await reader.readline()
+                if not line.endswith(b"\n"):
+                    return True
+                self.has_offered = self.has_offered or "offer" in json.loads(line)
+                self._writer.write(line)
+                await self._writer.drain()
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+        finally:
+            down.cancel()
+            for one in (writer, self._writer):
+                one.transport.abort()
+
+    async def _pass_down(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while found := await self._reader.read(1 << 16):
+                writer.write(found)
+                await writer.drain()
+        writer.transport.abort()
+
+
+def greeting(directory: Path) -> dict[str, Any]:
+    """The first line of the host's keeper. Another kubelet's devices, or another protocol, are no use to an agent."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return {"protocol": PROTOCOL, "directory": None}
+    return {"protocol": PROTOCOL, "directory": [found.st_dev, found.st_ino]}
+
+
+async def host_streams(path: Path | None, directory: Path, seconds: float = 0.0) -> Streams | None:
+    """To the host's keeper. None: none serves, also after @seconds, or it is of another kubelet or version."""
+    end = time.monotonic() + seconds
+    while path is not None:
+        try:
+            streams = await asyncio.open_unix_connection(path, limit=LINE_MAX)
+        except OSError:
+            if time.monotonic() >= end:
+                break
+        else:
+            if await _greets(streams[0], directory):
+                return streams
+            streams[1].transport.abort()
+            break
+        await asyncio.sleep(AGAIN_S)
+    return None
+
+
+async def _greets(reader: asyncio.StreamReader, directory: Path) -> bool:
+    wanted = greeting(directory)
+    try:
+        async with asyncio.timeout(HOST_S):
+            return wanted["directory"] is not None and json.loads(await reader.readline()) == wanted
+    except (TimeoutError, ConnectionError, ValueError):
+        return False
+
+
+async def _wait_for_host(path: Path, directory: Path, agent: asyncio.subprocess.Process) -> None:
+    """Ends the agent in order when the host's keeper has come: the next one's plugins are that one's."""
+    while (found := await host_streams(path, directory)) is None:
+        await asyncio.sleep(HOST_S)
+    found[1].transport.abort()
+    logging.get().info("the host's keeper serves from now on")
+    if agent.returncode is None:
+        agent.terminate()
+
+
+async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int:
     """Serve, with an agent of this program's own arguments that is started again whenever it is killed or fails, until
     SIGTERM or SIGINT, which it gets, too. Returns the exit status: that of an agent that ends before it has offered
-    anything, as for an option that is wrong, is this program's. @limit: of memory, as check_memory() has it."""
+    anything, as for an option that is wrong, is this program's. @limit: of memory, as check_memory() has it. @host:
+    socket of the host's keeper, which serves in the place of this process wherever it is there."""
     if limit:  # for the agent, which reads it at its start; the stack of this process has 132 kB
         setrlimit(RLIMIT_STACK, (STACK_MIB << 20, getrlimit(RLIMIT_STACK)[1]))
     loop, keeper, log = asyncio.get_running_loop(), Keeper(directory, HUNG_S), logging.get()
@@ -155,11 +257,14 @@ async def keep(directory: Path, limit: int = 0) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    wait_s = AGAIN_S
+    wait_s, has_offered, had_host = AGAIN_S, False, False
     alive = asyncio.create_task(notify.keep_alive())  # to systemd, of this process
     try:
         while True:
             began = time.monotonic()
+            streams = await host_streams(host, directory, HOST_WAIT_S if had_host and not stopping.is_set() else 0.0)
+            had_host = streams is not None
+            server: Keeper | Relay = Relay(streams, HUNG_S) if streams else keeper
             ours, theirs = socket.socketpair()
             with theirs:
                 words = [*sys.orig_argv[1:], OPTION, str(theirs.fileno())]
@@ -171,14 +276,23 @@ async def keep(directory: Path, limit: int = 0) -> int:
                 agents[:] = [await asyncio.create_subprocess_exec(sys.executable, *words, **more)]
             if stopping.is_set():  # before it was there to get the signal
                 stop(signal.SIGTERM)
-            if not await keeper.serve(ours):
+            comes = asyncio.create_task(_wait_for_host(host, directory, agents[0])) if host and not streams else None
+            is_done = await server.serve(ours)
+            try:
+                async with asyncio.timeout(HUNG_S if is_done else 0):
+                    status = await agents[0].wait()
+            except TimeoutError:
                 log.error("the agent hangs, and is ended", silent_s=HUNG_S)
                 agents[0].kill()
-            status = await agents[0].wait()
-            if stopping.is_set() or not keeper.plugins:
+                status = await agents[0].wait()
+            if comes is not None:
+                comes.cancel()
+            has_offered = has_offered or bool(keeper.plugins) or (isinstance(server, Relay) and server.has_offered)
+            if stopping.is_set() or not has_offered:
                 return max(status, 0) if stopping.is_set() or status >= 0 else 128 - status
             wait_s = AGAIN_S if time.monotonic() - began > LIVED_S else wait_s
-            log.error("the agent has ended; the kubelet keeps its devices", status=status, next_s=wait_s)
+            say = log.error if status else log.info
+            say("the agent has ended; the next one is started", status=status, next_s=wait_s)
             try:
                 async with asyncio.timeout(wait_s):
                     await stopping.wait()
@@ -211,123 +325,3 @@ def yield_memory(limit: int) -> None:
     if limit:
         given = limit - (OWN_MIB << 20)
         setrlimit(RLIMIT_DATA, (given, given))
-
-
-class Link:
-    """The agent's end of the pair."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._plugins: dict[str, KeptPlugin] = {}
-        self._state: dict[str, list[Any]] = {}
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[str]] = {}
-
-    @classmethod
-    async def connect(cls, fd: int) -> Link:
-        """With the registrations of the last agent, if there was one. Raises KeeperGone."""
-        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd), limit=LINE_MAX)
-        link = cls(reader, writer)
-        await link._read()
-        return link
-
-    async def run(self) -> None:
-        """Raises KeeperGone when the other process has ended."""
-        beat = asyncio.create_task(self._beat())
-        try:
-            while True:
-                await self._read()
-        finally:
-            beat.cancel()
-
-    async def _beat(self) -> None:
-        while True:
-            self.send({"alive": True})
-            await asyncio.sleep(BEAT_S)
-
-    async def _read(self) -> None:
-        try:
-            line = await self._reader.readline()
-        except ConnectionError:
-            line = b""
-        if not line:
-            raise KeeperGone("the process that serves the device plugins has ended")
-        message = json.loads(line)
-        if "done" in message:
-            waiting = self._waiting.pop(message["done"], None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message["error"])
-            return
-        self._state = message["state"]
-        for name, plugin in self._plugins.items():
-            plugin.update(self._state.get(name))
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
-
-    async def ask(self, **message: Any) -> None:
-        """Raises KubeError with the sentence."""
-        number = next(self._numbers)
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self.send({**message, "number": number})
-        if error := await answer:
-            raise KubeError(error)
-
-    def plugin(
-        self,
-        directory: Path,
-        resource: str,
-        name: str,
-        on_change: Callable[[], None] = lambda: None,
-        *,
-        apart: bool = False,
-    ) -> AnyPlugin:
-        found = self._plugins[resource] = KeptPlugin(self, directory, resource, name, on_change, apart)
-        found.update(self._state.get(resource))
-        return found
-
-
-class KeptPlugin(Offered):
-    """A Plugin of the other process, with its state as last reported."""
-
-    is_kept = True
-
-    def __init__(
-        self, link: Link, directory: Path, resource: str, name: str, on_change: Callable[[], None], apart: bool
-    ) -> None:
-        super().__init__(resource, on_change)
-        self._inode = 0
-        self._path = socket_of(directory, name)
-        self._link = link
-        self._name = name
-        self._apart = apart
-        self._sent: dict[str, object] = {}
-
-    def update(self, state: Sequence[Any] | None) -> None:
-        if state is None:
-            return
-        self.streams, self.is_taken, self.registrations, kubelet, self._inode = state
-        self.kubelet = (kubelet[0], kubelet[1]) if kubelet else None
-        self._on_change()
-
-    @property
-    def is_there(self) -> bool:
-        try:
-            return self._inode != 0 and self._path.stat().st_ino == self._inode
-        except OSError:
-            return False
-
-    def offer(self, devices: Sequence[Device]) -> None:
-        self.devices = tuple(devices)
-        self.healthy = sum(is_healthy for _, is_healthy in devices)
-        offered = {"devices": self.devices, "spread": self.spread, "links": self.links}
-        if self._sent != offered:
-            self._sent = offered
-            self._link.send({"offer": self.resource, **offered, "name": self._name, "apart": self._apart})
-
-    async def register(self, kubelet: KubeletId) -> None:
-        await self._link.ask(register=self.resource, kubelet=kubelet)
-
-    async def stop(self) -> None:
-        await self._link.ask(stop=self.resource)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from cgpu_kube.node.wire import podresources_pb2 as wire
 #: there. Else inotify reports a restart at once; the bar is 5 s.
 POLL_S = 2.0
 SETTLED_POLLS = 5  # the pause while everything is as it should be, in polls
-BURST_S = 0.1  # from an event to the look: a kubelet that starts makes its socket, and then listens on it
+BURST_S = 0.1  # from an event to the look, unless a kubelet has started
+#: A kubelet that starts makes its socket, and then listens on it. From then on milliseconds count: 1.20 was seen to
+#: admit its first pods 50 ms later, and refuses those whose device is not there.
+LISTENS_S = 0.002
 TAKEN_WARN = 2
 TAKEN_WAIT_MAX_S = 60.0
 TAKEN_FORGOTTEN_S = 120.0
@@ -57,6 +61,10 @@ class Registrar:
             return None
         return found.st_ino, found.st_ctime_ns
 
+    def forget(self) -> None:
+        """What was registered is another agent's by now."""
+        self._known.clear()
+
     def wake(self) -> None:
         """Look soon: something may have changed."""
         self._woken.set()
@@ -81,11 +89,22 @@ class Registrar:
                         await self._woken.wait()
                 except TimeoutError:
                     continue
-                await asyncio.sleep(min(BURST_S, self._poll_s))
+                await self._wait_for_kubelet(min(BURST_S, self._poll_s))
         finally:
             if events is not None:
                 loop.remove_reader(events.fd)
                 events.close()
+
+    async def _wait_for_kubelet(self, seconds: float) -> None:
+        """Until a kubelet that has started listens, at most @seconds."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            here = self._kubelet()
+            known = [self._known.get(plugin.resource) for plugin in self.plugins]
+            is_new = here is not None and any(one is None or one.kubelet != here for one in known)
+            if is_new and _listens(self._socket):
+                return
+            await asyncio.sleep(min(LISTENS_S, left))
 
     def _is_watched(self, events: Inotify) -> bool:
         """False: look at it more often."""
@@ -104,27 +123,33 @@ class Registrar:
             return all(self._is_settled(plugin, here) for plugin in self.plugins)
 
     def is_taken(self) -> bool:
-        """Does the kubelet that runs have the devices of every plugin? Else it refuses pods that ask for one."""
+        """Is there a plugin, and does the kubelet that runs have the devices of each? Else it refuses pods that ask for
+        one."""
         here = self._kubelet()
         known = [self._known.get(plugin.resource) for plugin in self.plugins]
-        return here is not None and all(
-            one is not None and one.kubelet == here and plugin.is_taken
-            for one, plugin in zip(known, self.plugins, strict=True)
+        return (
+            here is not None
+            and bool(known)
+            and all(
+                one is not None and one.kubelet == here and plugin.is_taken
+                for one, plugin in zip(known, self.plugins, strict=True)
+            )
         )
 
     def _is_settled(self, plugin: AnyPlugin, here: KubeletId | None) -> bool:
         known = self._known.get(plugin.resource)
-        is_registered = known is not None and known.kubelet == here and not known.taken
+        is_registered = known is not None and known.kubelet == here and not known.taken and plugin.is_there
         return is_registered and plugin.streams > 0 and plugin.resource not in self._differs
 
     def _is_due(self, plugin: AnyPlugin, here: KubeletId) -> bool:
         known = self._known.get(plugin.resource)
-        if known is None and plugin.is_kept and plugin.kubelet == here and plugin.streams:
+        if known is None and plugin.is_kept and plugin.is_there and plugin.kubelet == here and plugin.streams:
             # By an agent before this one. To register again would take the devices away for a moment.
             known = self._known[plugin.resource] = _Registration(here, time.monotonic())
-        if known is None or known.kubelet != here or not plugin.is_there:
+        # A plugin of another process at our socket's name is one that the kubelet follows, as below.
+        if known is None or known.kubelet != here or not (plugin.is_there or plugin.is_replaced):
             return True
-        if plugin.streams and self._is_followed(plugin):
+        if plugin.is_there and plugin.streams and self._is_followed(plugin):
             if time.monotonic() > known.at + TAKEN_FORGOTTEN_S:
                 known.taken = 0
             return False
@@ -141,7 +166,7 @@ class Registrar:
 
     async def _register(self, plugin: AnyPlugin, here: KubeletId) -> None:
         known = self._known.get(plugin.resource)
-        was_taken = known is not None and known.kubelet == here and plugin.is_there
+        was_taken = known is not None and known.kubelet == here and (plugin.is_there or plugin.is_replaced)
         try:
             await plugin.register(here)
         except (OSError, KubeError) as error:
@@ -163,6 +188,11 @@ class Registrar:
             )
 
 
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as one:
+        return one.connect_ex(str(path)) == 0
+
+
 @dataclass(slots=True)
 class _Registration:
     """The last one of a resource."""
@@ -172,11 +202,11 @@ class _Registration:
     taken: int = 0  # times in a row that the kubelet has turned away since
 
 
-async def counted(socket: Path, resource: str, namespace: str, pod: str, container: str) -> dict[str, int] | None:
+async def counted(path: Path, resource: str, namespace: str, pod: str, container: str) -> dict[str, int] | None:
     """GPU -> devices of the resource that the kubelet has counted for a container; {} for one that it does not list.
     None: it does not answer."""
     try:
-        answer = await call(socket, "/v1.PodResourcesLister/List", wire.ListPodResourcesRequest(),
+        answer = await call(path, "/v1.PodResourcesLister/List", wire.ListPodResourcesRequest(),
                             wire.ListPodResourcesResponse)  # fmt: skip
     except KubeError:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
 from cgpu_kube.api import ApiError, Object
-from cgpu_kube.errors import KubeError
+from cgpu_kube.errors import BadAnnotation, KubeError
 from cgpu_kube.node import podview
 from cgpu_kube.node.cluster import Cluster
 from cgpu_kube.node.decide import Grant, Subject
@@ -31,7 +31,10 @@ class Marks:
 
     async def assigned(self, pod: Object) -> None:
         """The pod has the GPU that a scheduler has written, as the vendor's plugin says it."""
-        found = keys.parse(podview.of_scheduler(pod))
+        try:
+            found = keys.parse(podview.of_scheduler(pod))
+        except BadAnnotation:
+            return  # edited since its grant; its next start is refused with the sentence
         if found is not None and not found.assigned:
             await self._write(pod, keys.assigned_patch(found, time.time_ns()))
 

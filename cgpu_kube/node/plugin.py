@@ -43,6 +43,8 @@ class AnyPlugin(Protocol):
 
     @property
     def is_there(self) -> bool: ...
+    @property
+    def is_replaced(self) -> bool: ...
     def offer(self, devices: Sequence[Device]) -> None: ...
     async def register(self, kubelet: KubeletId) -> None: ...
     async def stop(self) -> None: ...
@@ -119,6 +121,10 @@ class Plugin(Offered):
     @property
     def is_there(self) -> bool:
         return self._server.is_there
+
+    @property
+    def is_replaced(self) -> bool:
+        return self._server.is_replaced
 
     @property
     def inode(self) -> int:

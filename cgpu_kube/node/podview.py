@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from cgpu_kube import annotations as keys
 from cgpu_kube.errors import Refused
-from cgpu_kube.pods import has_running, is_over, is_tracked, node_of
+from cgpu_kube.pods import created_ns, has_running, is_over, is_tracked, node_of
 
 Object = dict[str, Any]
 MIRROR = "kubernetes.io/config.mirror"  # on the API server's copy of a static pod: the uid that the kubelet uses
-SOURCE = "kubernetes.io/config.source"
+NODE_KIND = "Node"
 CLOCK_SKEW_NS = 60 * 10**9  # between the API server's clock and the scheduler's
 
 _META = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -21,7 +20,7 @@ _STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
 _ASKED = (keys.MEMORY, keys.PRIORITY, keys.THREADS, *keys.CHOICES)  # by the pod's author
 _ANNOTATIONS = (
     keys.INDEX, keys.DEV, keys.POD, keys.ASSIGNED, keys.ASSUME_TIME, keys.ALLOCATION, keys.CORE_ALLOCATION,
-    keys.NEW_ASSIGNED, keys.NEW_ASSUME_TIME, MIRROR, SOURCE,
+    keys.NEW_ASSIGNED, keys.NEW_ASSUME_TIME, MIRROR,
 )  # fmt: skip
 
 
@@ -29,20 +28,16 @@ def kept(pod: Object) -> Object:
     """The parts that count, to save memory: the spec of a pod is mostly text that does not."""
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     out: Object = {
-        "metadata": {
-            key: meta[key]
-            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-            if key in meta
-        },
+        "metadata": {key: meta[key] for key in _META if key in meta},
         "spec": {key: spec[key] for key in ("nodeName", "resourceClaims") if spec.get(key)},
-        "status": {
-            key: status[key]
-            for key in ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
-            if key in status
-        },
+        "status": {key: status[key] for key in _STATUS if key in status},
     }
+    if is_static(pod):
+        out["metadata"]["ownerReferences"] = [{"kind": NODE_KIND, "name": node_of(pod)}]
     if has_running(pod):
-        out["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+        # Only pods with claims need the names; init containers are kept in the same list.
+        names = running(pod) if spec.get("resourceClaims") or "extendedResourceClaimStatus" in status else [""]
+        out["status"]["containerStatuses"] = [{"name": name, "state": {"running": {}}} for name in names]
     out["metadata"]["annotations"] = {
         key: text
         for key, text in (meta.get("annotations") or {}).items()
@@ -67,6 +62,14 @@ def uses_gpu(pod: Object) -> bool:
     return bool((pod.get("status") or {}).get("extendedResourceClaimStatus"))
 
 
+def running(pod: Object) -> list[str]:
+    """Names of its containers that run."""
+    status = pod.get("status") or {}
+    groups = ("initContainerStatuses", "containerStatuses")
+    found = [one for key in groups for one in status.get(key) or []]
+    return [str(one.get("name")) for one in found if (one.get("state") or {}).get("running") is not None]
+
+
 def full_name(pod: Object) -> str:
     meta = pod.get("metadata") or {}
     return f"{meta.get('namespace', '')}/{meta.get('name', '')}"
@@ -75,7 +78,7 @@ def full_name(pod: Object) -> str:
 def uids(pod: Object) -> set[str]:
     """Those by which an engine may know it: a static pod has another one there than in the API server."""
     meta = pod.get("metadata") or {}
-    mirror = (meta.get("annotations") or {}).get(MIRROR)
+    mirror = meta["annotations"][MIRROR] if is_static(pod) else ""
     return {str(uid) for uid in (meta.get("uid"), mirror) if uid}
 
 
@@ -88,8 +91,13 @@ def wants_high_priority(pod: Object) -> bool:
 
 
 def is_static(pod: Object) -> bool:
-    found = (pod.get("metadata") or {}).get("annotations") or {}
-    return MIRROR in found or found.get(SOURCE, "api") != "api"
+    """Is it the kubelet's copy of a static pod? Any author can write the annotation. The kubelet also makes the pod's
+    node its owner; the garbage collector deletes a pod whose owner's uid no node has."""
+    meta = pod.get("metadata") or {}
+    owners = meta.get("ownerReferences") or []
+    return MIRROR in (meta.get("annotations") or {}) and any(
+        one.get("kind") == NODE_KIND and one.get("name") == node_of(pod) for one in owners
+    )
 
 
 def is_here(pod: Object, node: str) -> bool:
@@ -107,19 +115,11 @@ def of_scheduler(pod: Object) -> Mapping[str, str]:
     given = meta.get("annotations") or {}
     created = created_ns(pod)
     times = [int(given[key]) for key in (keys.NEW_ASSUME_TIME, keys.ASSUME_TIME) if _is_number(given.get(key))]
-    if not is_static(pod) and times and created is not None and max(times) >= created - CLOCK_SKEW_NS:
+    if not is_static(pod) and times and created and max(times) >= created - CLOCK_SKEW_NS:
         return dict(given)
-    protocol = set(_ANNOTATIONS) - {MIRROR, SOURCE}
+    protocol = set(_ANNOTATIONS) - {MIRROR}
     return {key: text for key, text in given.items() if key not in protocol}
 
 
 def _is_number(text: object) -> bool:
     return isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 19
-
-
-def created_ns(pod: Object) -> int | None:
-    text = str((pod.get("metadata") or {}).get("creationTimestamp") or "")
-    try:
-        return int(datetime.fromisoformat(text).timestamp()) * 10**9
-    except ValueError:
-        return None

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from cgpu_kube.node.figures import PLAIN
 
 READ_S = 1.0  # of a connection, from its first byte to the end of the answer
 HEAD_MAX = 4096
-CONNECTIONS_MAX = 8  # at a time: every pod can reach the port, and the descriptors are for the agent
+CONNECTIONS_MAX = 16  # at a time: every pod can reach the port, and the descriptors are for the agent
 
 
 @asynccontextmanager
@@ -21,15 +22,15 @@ async def served(port: int, unready: Callable[[], str], metrics: Callable[[], by
     if not port:
         yield 0
         return
-    open_ones = {True: 0, False: 0}  # of this host, where the kubelet is, and of others: they leave it its part
+    open_ones: dict[asyncio.WriteTransport, str] = {}  # the oldest first, with the address that it comes from
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        here, there = (writer.get_extra_info(name) or ("",) for name in ("sockname", "peername"))
-        is_own = here[0] == there[0]
-        if open_ones[is_own] >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        open_ones[is_own] += 1
+        transport = writer.transport
+        open_ones[transport] = (writer.get_extra_info("peername") or ("",))[0]
+        if len(open_ones) > CONNECTIONS_MAX:
+            excess = _one_too_many(open_ones)
+            del open_ones[excess]
+            excess.abort()
         try:
             async with asyncio.timeout(READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -40,14 +41,21 @@ async def served(port: int, unready: Callable[[], str], metrics: Callable[[], by
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # no probe, or it has gone
         finally:
-            writer.transport.abort()
-            open_ones[is_own] -= 1
+            transport.abort()
+            open_ones.pop(transport, None)
 
     server = await asyncio.start_server(answer, None, port, limit=HEAD_MAX)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+
+
+def _one_too_many(open_ones: Mapping[asyncio.WriteTransport, str]) -> asyncio.WriteTransport:
+    """The oldest connection of the address that has the most. The kubelet has one or two, whose requests come at once.
+    Its address is not known here: the agent's pod has a network of its own, and sees the kubelet as it sees any pod."""
+    count = Counter(open_ones.values())
+    return max(open_ones, key=lambda one: count[open_ones[one]])  # the first of equals
 
 
 def _reply(head: bytes, unready: Callable[[], str], metrics: Callable[[], bytes]) -> bytes:

@@ -83,21 +83,26 @@ class UnixServer:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, table),))
         before = os.umask(0o177)
         try:
-            server.add_insecure_port(f"unix://{self.path}")
-            await server.start()
+            server.add_insecure_port(f"unix://{self.path}")  # makes the socket
         except RuntimeError as error:
             raise OSError(f"{self.path}: {error}") from error
         finally:
-            os.umask(before)
+            os.umask(before)  # before anything is awaited: it is the whole process'
+        try:
+            await server.start()
+        except RuntimeError as error:
+            raise OSError(f"{self.path}: {error}") from error
         self._server, self._inode = server, self.path.stat().st_ino
 
     @property
     def is_there(self) -> bool:
         """Is the socket still this server's? The kubelet removes every socket of its directory when it starts."""
-        try:
-            return self._server is not None and self.path.stat().st_ino == self._inode
-        except OSError:
-            return False
+        return self._server is not None and inode_of(self.path) == self._inode
+
+    @property
+    def is_replaced(self) -> bool:
+        """Is there a socket of another server now?"""
+        return self._server is not None and inode_of(self.path) not in (0, self._inode)
 
     @property
     def inode(self) -> int:
@@ -107,6 +112,14 @@ class UnixServer:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(0)
+
+
+def inode_of(path: Path) -> int:
+    """0: it is not there."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 async def call(path: Path, method: str, request: Any, answer: Any, timeout_s: float = 10.0) -> Any:

@@ -336,6 +336,10 @@ BinaryName = "{self.runtime}"
         os.kill(int(old[0]), signal.SIGKILL)
         until(lambda: listed.read_text().split() not in ([], old), f"another process of {name}", 60, 0.05)
 
+    def forget(self, name: str) -> None:
+        """It is not to be revived."""
+        self._words.pop(name, None)
+
     def start_again(self, name: str) -> None:
         """As it was started."""
         words, env = self._words[name]

@@ -113,7 +113,7 @@ async def main():
     plugin = Plugin(Path("/var/lib/kubelet/device-plugins"), "aliyun.com/gpu-mem", "vendor")
     plugin.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
     while True:
-        await plugin.register()
+        await plugin.register((0, 0))
         await asyncio.sleep(2)
 
 asyncio.run(main())

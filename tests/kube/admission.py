@@ -188,7 +188,7 @@ class Wanted:
         if not extender.is_ready or not extender.is_leader or there - held < self.units:
             return
         args = protocol.FilterArgs(pod, (NODE,), None)
-        if not protocol.filter_nodes(args, extender.ledger)["NodeNames"]:
+        if any(why for _, why in protocol.refusals(args, extender.ledger)):
             return
         meta = pod["metadata"]
         try:

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from node_world import NODE, World
+
+START_S = 40  # of a process, on a machine that does other things
 
 KUBECONFIG = """
 current-context: c
@@ -24,6 +28,7 @@ class Process(World):
 
     options: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
+    keeper: asyncio.subprocess.Process | None = None
     program = "from cgpu_kube.main import main; main()"
 
     async def start_agent(self) -> None:
@@ -35,6 +40,7 @@ class Process(World):
             "kubelet-dir": self.kubelet.directory,
             "cgpud": self.node.socket,
             "socket": self.socket,
+            "keeper": self.keeper_socket,
             "state-dir": self.directory / "state",
             "cdi-dir": self.directory / "cdi",
             **self.options,
@@ -48,6 +54,32 @@ class Process(World):
             *words,
             env={**os.environ, **self.environment},
         )
+
+    @property
+    def keeper_socket(self) -> Path:
+        return self.directory / "keeper.sock"
+
+    async def start_keeper(self) -> None:
+        """`cgpu-kube keep`, up to its report to systemd that it has started."""
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        address = self.directory / "keeper-notify"
+        address.unlink(missing_ok=True)
+        with manager:
+            manager.bind(str(address))
+            self.keeper = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", self.program, "keep", "--kubelet-dir", str(self.kubelet.directory)),
+                *("--keeper", str(self.keeper_socket), "--state-dir", str(self.directory / "state")),
+                env={**os.environ, "NOTIFY_SOCKET": str(address)},
+            )
+            async with asyncio.timeout(START_S):
+                said = await asyncio.get_running_loop().sock_recv(manager, 4096)
+        assert said.startswith(b"READY=1")
+
+    async def stop_keeper(self, how: int = signal.SIGTERM) -> None:
+        if self.keeper is not None:
+            self.keeper.send_signal(how)
+            assert await self.keeper.wait() == (0 if how == signal.SIGTERM else -how)
+        self.keeper = None
 
     async def stop_agent(self) -> None:
         self.process.terminate()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,20 @@ def template() -> str:
     return json.dumps(found)
 
 
-TEXT = template()
+#: The template in pieces: what is between two marks, and the marks.
+PIECES = re.split(f"({'|'.join((UID, NAME, NODE, GPU, VERSION))})", template())
 
 
 def pod(number: int, version: int) -> str:
     node, rest = number % NODES, number // NODES
-    out = TEXT.replace(UID, f"00000000-0000-0000-0000-{number:012d}").replace(NAME, f"deployment-{number:06d}-abcde")
-    return out.replace(NODE, f"node-{node:04d}").replace(GPU, str(rest % GPUS)).replace(VERSION, str(version))
+    values = {
+        UID: f"00000000-0000-0000-0000-{number:012d}",
+        NAME: f"deployment-{number:06d}-abcde",
+        NODE: f"node-{node:04d}",
+        GPU: str(rest % GPUS),
+        VERSION: str(version),
+    }
+    return "".join([values.get(piece, piece) for piece in PIECES])
 
 
 class Server:

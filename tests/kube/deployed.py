@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,12 +32,22 @@ def named(objects: list[Object]) -> dict[tuple[str, str], Object]:
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
 
-def rendered(helm: Path, values: Object, namespace: str = "cgpu-system") -> list[Object]:
-    texts = rendered_texts(helm, values, namespace)
+def rendered(helm: Path, values: Object, namespace: str = "cgpu-system", chart: Path = CHART) -> list[Object]:
+    texts = rendered_texts(helm, values, namespace, chart)
     return [one for name, text in texts.items() if not name.endswith(".txt") for one in yaml.safe_load_all(text) if one]
 
 
-def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system") -> dict[str, str]:
+def chart_at(version: str, folder: Path) -> Path:
+    """A copy of the chart for a cluster of @version. Helm's engine takes it from the cluster, and without one has a
+    version of its own; so the copy has it in the place of the built-in object."""
+    made = folder / version
+    shutil.copytree(CHART, made)
+    for path in (made / "templates").iterdir():
+        path.write_text(path.read_text().replace(".Capabilities.KubeVersion.Version", f'"{version}"'))
+    return made
+
+
+def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system", chart: Path = CHART) -> dict[str, str]:
     """By Helm's own engine, in a process of its own."""
     code = (
         "import json, sys; from helm_python.chart import Chart, lint;"
@@ -44,7 +55,7 @@ def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system") -
         "print(json.dumps([chart.render(values, name='cgpu', namespace=sys.argv[3]), lint(sys.argv[1], values)]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, CHART, json.dumps(values), namespace],
+        [sys.executable, "-c", code, chart, json.dumps(values), namespace],
         env={"PYTHONPATH": str(helm)},
         capture_output=True,
         text=True,

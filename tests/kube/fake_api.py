@@ -132,6 +132,7 @@ class FakeApi:
         self.token = ""
         self.users: dict[str, Object] = {}  # token -> the user of a TokenReview
         self.rules: set[tuple[str, str, str]] = set()  # (user or group, verb, path): nonResourceURLs
+        self.allows: Callable[[Object], bool] = lambda _spec: True  # of an access review; as well as the rules
         self.reviews: list[Object] = []
         self.bookmark_s = 60.0
         self.gone_as_event = True
@@ -284,7 +285,7 @@ class FakeApi:
             return {**body, "status": {"authenticated": True, "user": user} if user else {"error": "invalid token"}}
         asked = spec["nonResourceAttributes"]
         names = {spec["user"], *spec["groups"]}
-        allowed = any((name, asked["verb"], asked["path"]) in self.rules for name in names)
+        allowed = any((name, asked["verb"], asked["path"]) in self.rules for name in names) and self.allows(spec)
         return {**body, "status": {"allowed": allowed}}
 
     @staticmethod

@@ -22,9 +22,10 @@ from cgpu_common.config import Config
 from cgpu_common.model import MIB
 from cgpu_kube import api
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL, NV_GPU
-from cgpu_kube.node.agent import Agent, Settings
-from cgpud.grants import ANNOTATIONS
+from cgpu_kube.node.agent import Agent
+from cgpu_kube.node.settings import Settings
 from cgpud.kube import KubeClient
+from cgpud.labels import CONTAINERD
 
 NODE = "n1"
 NODES, PODS, SLICES = "api/v1/nodes", "api/v1/pods", "apis/resource.k8s.io/v1/resourceslices"
@@ -130,7 +131,7 @@ class World:
             socket=self.socket,
             state=self.directory / "state",
             cdi=self.directory / "cdi",
-            **{"poll_s": 0.1, "refresh_s": 0.2, "clean_s": 0.2, **self.settings},
+            **{"poll_s": 0.1, "refresh_s": 0.2, "clean_s": 0.2, "pod_wait_s": 0.5, **self.settings},
         )
         self.agent = Agent(settings, self._client)
         self._task = asyncio.create_task(self.agent.run())
@@ -197,7 +198,8 @@ class World:
         spec = json.loads((directory / "config.json").read_text())
         meta = pod["metadata"]
         subject = {"namespace": "team", "pod": meta["name"], "uid": uid or meta["uid"], "container": name}
-        spec["annotations"] = {ANNOTATIONS[key][0]: value for key, value in subject.items()}
+        labels = {"container": "name"}
+        spec["annotations"] = {CONTAINERD[labels.get(key, key)]: value for key, value in subject.items()}
         (directory / "config.json").write_text(json.dumps(spec))
         return container_id
 

@@ -13,12 +13,13 @@ from cgpu_kube.extender import access
 from cgpu_kube.extender.access import User, token_of, user_of_certificate
 
 BIND = "/gpushare-scheduler/bind"
+INSPECT = "/gpushare-scheduler/inspect"
 #: Every path of the extender that writes or shows something.
 CLOSED = (
     ("POST", BIND),
     ("POST", "/gpushare-scheduler/filter"),
     ("POST", "/gpushare-scheduler/prioritize"),
-    ("GET", "/gpushare-scheduler/inspect"),
+    ("GET", INSPECT),
     ("GET", "/gpushare-scheduler/inspect/n1"),
     ("GET", "/metrics"),
 )
@@ -87,10 +88,24 @@ async def test_who_has_the_right() -> None:
         assert len(cluster.server.reviews) == count, "a cycle costs no review"
         assert (await cluster.get("/metrics"))[0] == 403, "another right"
         cluster.server.users["prometheus"] = {"username": "prometheus", "groups": ["viewers"]}
-        cluster.server.rules |= {("viewers", "get", "/metrics"), ("viewers", "get", "/gpushare-scheduler/inspect")}
+        cluster.server.rules |= {("viewers", "get", "/metrics"), ("viewers", "get", INSPECT)}
         assert "cgpu_node_gpu_pods" in (await ask(cluster, "GET", "/metrics", "bearer prometheus"))[1]
-        assert (await ask(cluster, "GET", "/gpushare-scheduler/inspect", "Bearer prometheus"))[0] == 200
+        assert (await ask(cluster, "GET", INSPECT, "Bearer prometheus"))[0] == 200
         assert (await ask(cluster, "POST", BIND, "Bearer prometheus"))[0] == 403
+
+
+async def test_a_decision_is_of_all_that_it_was_made_by() -> None:
+    """Of one user by two tokens with other scopes the yes of one is no yes of the other."""
+
+    async with guarded() as cluster:
+        for scope in ("inspect", "none"):
+            user = {"username": "a", "uid": "u", "groups": ["g"], "extra": {"scopes": [scope]}}
+            cluster.server.users[f"{scope}-token"] = user
+        cluster.server.rules.add(("a", "get", INSPECT))
+        cluster.server.allows = lambda spec: spec["extra"] == {"scopes": ["inspect"]}
+        for _ in range(2):
+            assert (await ask(cluster, "GET", INSPECT, "Bearer inspect-token"))[0] == 200
+            assert (await ask(cluster, "GET", INSPECT, "Bearer none-token"))[0] == 403
 
 
 async def test_probes_are_for_all() -> None:

@@ -108,3 +108,21 @@ def test_the_gpus_of_a_node_are_read_as_written() -> None:
 def test_a_damaged_annotation_of_a_node(text: str) -> None:
     with pytest.raises(BadAnnotation, match="damaged"):
         keys.parse_node({keys.NODE_GPUS: text})
+
+
+@pytest.mark.parametrize("count", [1, 20, 32, 33, 500])
+def test_pods_that_are_gone_do_not_damage_a_nodes_annotation(count: int) -> None:
+    """Names as long as Kubernetes allows, on every GPU of a node with many: beyond TEXT_MAX it would be unreadable."""
+    gpus = tuple(
+        keys.NodeGpu(i, f"GPU-{i:08d}-0000-0000-0000-000000000000", 81559, 80, 80, model="NVIDIA H100 80GB HBM3")
+        for i in range(16)
+    )
+    units = dict.fromkeys(range(16), 5)
+    deleted = {f"{i:036d}": keys.Remains(f"{'n' * 63}/{'p' * 253}", units) for i in range(count)}
+    (text,) = keys.write_node(keys.NodeGpus("cgpu", "GiB", gpus, deleted)).values()
+    assert len(text) <= keys.TEXT_MAX
+    found = keys.parse_node({keys.NODE_GPUS: text})
+    assert found is not None and len(found.gpus) == 16
+    sums = {i: sum(one.units.get(i, 0) for one in found.deleted.values()) for i in range(16)}
+    assert sums == dict.fromkeys(range(16), 5 * count), "what is not named is counted"
+    assert len(found.deleted) >= min(count, 16)

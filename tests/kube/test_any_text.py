@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods, quantity
 from cgpu_kube.errors import KubeError
+from cgpu_kube.ledger import read_node
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "100"))
 LIMIT, REQUEST = (f"nvidia.com/container.c0.gpu-memory.{word}" for word in ("limit", "request"))
@@ -27,7 +29,20 @@ NODE = notes.NodeGpus("cgpu", "GiB", (notes.NodeGpu(0, "GPU-a", 15109, 15, 15, l
 #: What a parser takes, as a whole or beside something else.
 GOOD = (
     *("0", "6", "-1", "6Gi", "1e3", "1E18", "500m", ".5", "5.", "9" * 60, "true", "high", "0,1", "H100,A100", "!T4"),
-    *("5500Mi", "main=5500Mi,side=300Mi", '{"c0":{"0":6,"1":2}}', "{", "[", "NaN", "\u0663", "\0"),
+    *(
+        "5500Mi",
+        "50%",
+        "c0=7%",
+        "main=5500Mi,side=300Mi",
+        '{"c0":{"0":6,"1":2}}',
+        "{",
+        "[",
+        "NaN",
+        "Infinity",
+        "1e999",
+        "\u0663",
+        "\0",
+    ),
     *notes.write_node(NODE).values(),
     *notes.write({"c0": {0: 6}, "c1": {1: 3}}, 15, 5, {"c0": {0: 25}}).values(),
 )
@@ -73,8 +88,28 @@ def test_quantities(value: object) -> None:
 def test_annotations(texts: dict[str, str]) -> None:
     for read in (notes.parse, notes.parse_node, notes.choice, notes.parse_assumed):
         answer(lambda read=read: read(texts))  # type: ignore[misc]
-    answer(lambda: notes.exact_mib(texts, "c0", ["c0", "main", "side"]))
+    answer(lambda: notes.exact(texts, "c0", ["c0", "main", "side"]))
     answer(lambda: notes.nv_limit_mib(texts, "c0"))
+
+
+#: Numbers of JSON that are no whole ones: Python's reader takes the words, too.
+NO_WHOLE = st.sampled_from(
+    ["Infinity", "-Infinity", "NaN", "1e999", "-1e999", "1.5", "1e400", "9" * 400, "true", '"6"']
+)
+NUMBERS = tuple(re.finditer(r"(?<=:)[0-9]+", notes.write_node(NODE)[notes.NODE_GPUS]))
+
+
+@given(st.sampled_from(NUMBERS), NO_WHOLE)
+def test_any_number_of_a_nodes_annotation(at: re.Match[str], number: str) -> None:
+    """One node's annotation ends no process that reads those of all."""
+    text = at.string[: at.start()] + number + at.string[at.end() :]
+    ours = answer(lambda: notes.parse_node({notes.NODE_GPUS: text}))
+    node = read_node({"metadata": {"name": "n", "annotations": {notes.NODE_GPUS: text}}, "status": {}})
+    assert node is not None and node.is_ours
+    if ours is None:
+        assert node.why and not node.gpus
+    else:
+        assert [one.index for one in node.gpus] == [one.index for one in ours.gpus]
 
 
 @settings(max_examples=2 * EXAMPLES)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from admission import REASON, Admission, Wanted
+from fake_api import Refusal
 from fakes import eventually, free_port
 from node_world import NODE, NODES, World, container
+from structlog.testing import capture_logs
 from test_node import bound, ready
 
 from cgpu_kube import annotations as keys
@@ -24,6 +29,7 @@ from cgpu_kube import api
 from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.ledger import read_node
 from cgpu_kube.node import probe
+from cgpu_kube.node.turn import Turn
 
 SCALE = 1 / 20
 SETTINGS = {"leave_s": 2.0 * SCALE}
@@ -147,6 +153,49 @@ async def test_away_is_published_before_the_end_and_at_the_start(tmp_path: Path)
         assert published(world).gpus == before.gpus
 
 
+async def test_an_agent_without_its_node_is_not_ready(tmp_path: Path) -> None:
+    """A --node-name by mistake, as $(hostname) in a file of systemd's. The API server has no word against it."""
+
+    async with standing(tmp_path) as world:
+        await world.stop_agent()
+        world.api.remove(NODES, "", NODE)
+        with capture_logs() as lines:
+            await world.start_agent()
+            await eventually(lambda: "--node-name" in world.agent.unready, "not ready")
+        found = [line for line in lines if line["event"] == "the cluster has no node of this name"]
+        assert len(found) == 1 and found[0]["reason"].startswith(f"{NODE}: nothing is offered")
+        world.label("cgpu")
+        await eventually(lambda: world.agent.unready == "", "ready")
+
+
+@pytest.mark.parametrize("mode", ["cgpu", "dra"])
+async def test_an_agent_that_has_published_nothing_is_not_ready(tmp_path: Path, mode: str) -> None:
+    world = World(tmp_path, mode=mode, settings=SETTINGS)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith(f"/nodes/{NODE}"):
+            raise Refusal(500, "InternalError", "etcdserver: request timed out")
+
+    async def wait(path: str) -> None:
+        if path.endswith("/pods"):
+            await pods.wait()
+
+    pods = asyncio.Event()
+    world.api.before = lambda _method, path: wait(path)
+    async with world.running():
+        await eventually(lambda: world.agent.prepared.is_set() and world.agent.cluster.nodes.synced.is_set(), "begun")
+        await asyncio.sleep(0.5)
+        assert world.agent.unready == "nothing has been offered yet"
+        world.api.before = refuse
+        pods.set()
+        await eventually(lambda: "etcdserver" in world.agent.unready, "its first report fails")
+        world.api.before = None
+        await eventually(lambda: world.agent.unready == "", "ready")
+        world.api.before = refuse
+        world.label("core_mem" if mode == "cgpu" else "cgpu")
+        await eventually(lambda: "etcdserver" in world.agent.unready, "and so does another one")
+
+
 async def test_a_kubelet_that_is_away_is_published_too(tmp_path: Path) -> None:
     async with standing(tmp_path) as world:
         await eventually(lambda: not published(world).away, "there")
@@ -202,6 +251,91 @@ async def test_the_next_agent_counts_as_the_last_one_did(tmp_path: Path) -> None
         assert world.slots(container_id) == [(0, 1536)], "four times as much"
 
 
+async def test_one_agent_serves_after_run_was_cleared(tmp_path: Path) -> None:
+    """The unit's and the DaemonSet's on one node. The second one took the socket, and each made the other's plugin
+    unreachable at once, again and again."""
+
+    async with standing(tmp_path) as world:
+        first, task, client = world.agent, world._task, world._client
+        await world.start_agent()
+        await eventually(lambda: world.agent.is_standby, "the second one waits")
+        before = first.memory.registrations
+        world.socket.unlink()
+        await eventually(world.socket.exists, "made again by the one that serves")
+        await asyncio.sleep(0.5)
+        assert (first.is_standby, world.agent.is_standby) == (False, True)
+        assert (first.memory.registrations, world.agent.memory.registrations) == (before, 0)
+        # The state, too: the second one is faster, and the first one waits from now on.
+        for path in (world.socket, tmp_path / "state/agent.lock"):
+            path.unlink()
+        await eventually(lambda: first.is_standby and not world.agent.is_standby, "they have changed places")
+        watches = first.cluster.nodes, first.cluster.pods, first.cluster.slices
+        assert not any(watch.synced.is_set() for watch in watches), "it decides nothing by old mirrors"
+        await eventually(lambda: world.agent.unready == "" and world.kubelet.allocatable(GPU_MEM) == 94, "offered")
+        counts = first.memory.registrations, world.agent.memory.registrations
+        await asyncio.sleep(1.0)
+        assert (first.memory.registrations, world.agent.memory.registrations) == counts
+        pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+        assert world.slots(await world.start(pod)) == [(0, 6043)]
+        # And back: what it has registered before is not what the kubelet follows.
+        second, world.agent = world.agent, first
+        world._task, task, world._client, client = task, world._task, client, world._client
+        await end(task, client)
+        await eventually(lambda: not first.is_standby and world.kubelet.allocatable(GPU_MEM) == 94, "the first again")
+        assert second.memory.registrations == counts[1] and first.memory.registrations > counts[0]
+
+
+def test_a_lock_that_fails_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = Turn(tmp_path / "agent.lock")
+
+    def fail(_fd: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no locks"):
+            turn.take()
+
+
+async def test_an_agent_waits_for_a_state_that_it_can_write(tmp_path: Path) -> None:
+    async with standing(tmp_path) as world:
+        await world.stop_agent()
+        state, aside = tmp_path / "state", tmp_path / "aside"
+        state.rename(aside)
+        state.touch()  # a directory is needed here
+        with capture_logs() as lines:
+            await world.start_agent()
+            await eventually(lambda: "state" in world.agent.unready, "not ready, with the reason")
+            await asyncio.sleep(0.5)
+        assert [one["event"] for one in lines].count("the lock of the agent cannot be taken") == 1
+        state.unlink()
+        aside.rename(state)
+        await eventually(lambda: world.agent.unready == "", "it serves")
+
+
+async def test_a_plugin_at_our_name_is_left_there_for_a_while(tmp_path: Path) -> None:
+    """Of an agent with directories of its own: the kubelet has the devices, and one of the two gives way."""
+    from cgpu_kube.node.plugin import Plugin
+
+    async with standing(tmp_path) as world:
+        world.agent.registrar._poll_s = 1.0
+        world.agent.registrar.wake()
+        await asyncio.sleep(0.5)
+        other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "gpu-mem")
+        other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
+        before = world.agent.memory.registrations
+        world.agent.registrar._known[GPU_MEM].at = time.monotonic()
+        await other.register((0, 0))
+        await asyncio.sleep(1.0)
+        assert other.is_there and world.agent.memory.registrations == before
+        await eventually(lambda: world.agent.memory.registrations > before, "taken back")
+        await other.register((0, 0))
+        await asyncio.sleep(2.5)
+        assert other.is_there, "the next time it takes longer"
+        await other.stop()
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the other one has ended")
+
+
 async def test_probes() -> None:
     async def ask(port: int, head: bytes) -> tuple[int, str]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -226,29 +360,74 @@ async def test_probes() -> None:
         assert (await ask(port, b"GET " + b"x" * 9000 + b" HTTP/1.1\r\n\r\n"))[0] == 0
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Silent:
+    """A pod that opens connections from its address, says nothing, and opens each again as soon as it is closed."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.address = address
+        self.port = port
+        self.open = 0
+        self.closed = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self, count: int) -> AsyncIterator[Silent]:
+        tasks = [asyncio.create_task(self._hold()) for _ in range(count)]
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hold(self) -> None:
+        while True:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(self.address, 0))
+            self.open += 1
+            try:
+                await reader.read()
+            except ConnectionResetError:
+                pass
+            finally:
+                self.open -= 1
+                self.closed += 1
+                writer.transport.abort()
+
+
+async def test_the_kubelet_is_answered_whatever_other_pods_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To an agent in the pod network the kubelet is as foreign as they are."""
+
+    monkeypatch.setattr(probe, "READ_S", 10.0)
+    port = free_port()
+    async with (
+        probe.served(port, lambda: ""),
+        Silent("127.0.0.2", port).running(40) as one,
+        Silent("127.0.0.3", port).running(40) as other,
+    ):
+        await eventually(lambda: min(one.closed, other.closed) > 100, "they come again and again")
+        for _ in range(50):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.4", 0))
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+            writer.close()
+
+
 async def test_probes_leave_the_agent_its_descriptors() -> None:
-    """A pod opens connections and says nothing; the kubelet's next probe has its answer."""
+    """Whoever opens connections and says nothing."""
 
     port = free_port()
-
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     async with probe.served(port, lambda: ""):
         before = descriptors()
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
         await asyncio.sleep(0.2)
         there = descriptors() - before - len(held)
         assert there <= probe.CONNECTIONS_MAX, f"{there} connections are held"
-        # Another host's part is its own: here another address of this one.
-        kubelet = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
-        kubelet[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
-        assert (await kubelet[0].read()).startswith(b"HTTP/1.1 200 OK\r\n")
         await asyncio.sleep(probe.READ_S)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
-        for _, one in [*held, kubelet, (reader, writer)]:
+        assert descriptors() - before <= len(held), "each has its time"
+        for _, one in held:
             one.close()
 
 

@@ -21,7 +21,19 @@ from typing import Any
 import pytest
 import yaml
 from cluster import MAPS, Cluster, container, gpu, our_node, pod, simple
-from deployed import CHART, DEPLOY, REPO, Object, Policy, folded, kustomized, named, rendered, rendered_texts
+from deployed import (
+    CHART,
+    DEPLOY,
+    REPO,
+    Object,
+    Policy,
+    chart_at,
+    folded,
+    kustomized,
+    named,
+    rendered,
+    rendered_texts,
+)
 from fake_api import recorded
 from fakes import eventually
 from node_world import SLICES, World
@@ -241,19 +253,56 @@ def test_the_charts_values(helm: Path) -> None:
     assert "system:serviceaccount:other:cgpu-extender" in who and "gpushare-schd-extender" not in who
 
 
-def test_what_the_clusters_version_lacks_is_left_out() -> None:
-    """Each template of a newer API asks for the version; the floor is that of base."""
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["kubeVersion"] == ">=1.20.0-0"
-    floors = {"admissionregistration.k8s.io/v1": "1.30.0", "resource.k8s.io/v1": "1.34.0"}
-    for path in (CHART / "templates").glob("*.yaml"):
-        text = path.read_text()
-        api = re.search(r"^apiVersion: (\S+)", text, re.M)
-        assert api is not None
-        floor = "1.34.0" if ".Values.dra.enabled" in text else floors.get(api[1])
-        if floor is not None:
-            assert f'(semverCompare ">={floor}-0" .Capabilities.KubeVersion.Version)' in text.splitlines()[0], path.name
-    assert 'semverCompare ">=1.22.0-0"' in (CHART / "templates/node.yaml").read_text(), "maxSurge"
+#: The first version of Kubernetes that serves a kind under its API version, by Kubernetes' own list of changes; kinds
+#: that are not here are as old as the chart's floor.
+SINCE = {
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): 30,
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): 30,
+    ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"): 36,
+    ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"): 36,
+    ("resource.k8s.io/v1", "DeviceClass"): 34,
+}
+OLD = {
+    "v1",
+    "apps/v1",
+    "rbac.authorization.k8s.io/v1",
+    "scheduling.k8s.io/v1",
+    "node.k8s.io/v1",
+    "networking.k8s.io/v1",
+}
+#: All that a value of the chart switches on.
+EVERYTHING = {"dra": {"enabled": True}, "policies": {"enabled": True}, "extender": {"enabled": True}}
+
+
+@pytest.mark.parametrize("minor", [20, 21, 22, 24, 25, 29, 30, 33, 34, 35, 36])
+def test_what_the_clusters_version_lacks_is_left_out(helm: Path, tmp_path: Path, minor: int) -> None:
+    """All that a version serves is there, and nothing else: as rendered for that version."""
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.20.0-0"
+    scheduler = {"enabled": minor >= 25, "image": {"repository": "example.org/kube-scheduler"}}
+    chart = chart_at(f"v1.{minor}.3", tmp_path)
+    found = rendered(helm, {**EVERYTHING, "scheduler": scheduler}, chart=chart)
+    kinds = {(one["apiVersion"], one["kind"]) for one in found}
+    for api, kind in kinds:
+        assert api in OLD or SINCE[api, kind] <= minor, (api, kind)
+    for (api, kind), since in SINCE.items():
+        if minor >= since:
+            assert (api, kind) in kinds, "left out though it is served"
+    strategy = named(found)["DaemonSet", "cgpu-node"]["spec"].get("updateStrategy", {}).get("rollingUpdate", {})
+    assert ("maxSurge" in strategy) == (minor >= 22), "beta and on by default since 1.22"
+    images = [
+        one["image"]
+        for workload in found
+        if workload["kind"] == "Deployment"
+        for one in workload["spec"]["template"]["spec"]["containers"]
+    ]
+    wanted = [f"example.org/kube-scheduler:v1.{minor}.3"] if minor >= 25 else []
+    assert [one for one in images if "kube-scheduler" in one] == wanted, "of the cluster's own version"
+
+
+def test_a_scheduler_of_its_own_needs_a_newer_kubernetes(helm: Path, tmp_path: Path) -> None:
+    values = {"scheduler": {"enabled": True, "image": {"repository": "example.org/kube-scheduler"}}}
+    with pytest.raises(AssertionError, match=r"1\.25"):
+        rendered(helm, values, chart=chart_at("v1.24.17", tmp_path))
 
 
 def test_the_chart_chooses_nodes_and_pulls_with_secrets(helm: Path) -> None:
@@ -479,6 +528,28 @@ def test_pods(policies: dict[str, Policy], found: Object, sentence: str) -> None
         assert not said
 
 
+def test_a_pod_goes_past_no_scheduler(policies: dict[str, Policy]) -> None:
+    """Its memory would count on each GPU of the node, at the price of one. A static pod's copy comes from the kubelet;
+    DaemonSets name their nodes by affinity."""
+    policy = policies["cgpu-pods"]
+    kubelet = {"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}
+    limits = [{notes.GPU_MEM: "6"}, *({notes.NV_GPU: "1", name: "10"} for name in notes.NV_AMOUNTS)]
+    for one in limits:
+        found = pod("p", {"name": "c0", "resources": {"limits": one}})
+        assert policy.sentences(found) == []
+        found["spec"]["nodeName"] = "n1"
+        (why,) = policy.sentences(found)
+        assert why.startswith("a pod with GPU memory that names its node in spec.nodeName passes the scheduler by")
+        assert policy.sentences(found, userInfo=kubelet) == []
+        aside = pod("p", {"name": "c0"}, init=({"name": "i", "resources": {"limits": one}},))
+        aside["spec"]["nodeName"] = "n1"
+        assert policy.sentences(aside) == [why]
+    for resources in ({}, {"limits": {"cpu": "1"}}, {"limits": {notes.NV_GPU: "1"}}):  # the last is NVIDIA's plugin's
+        found = pod("p", {"name": "c0", "resources": resources})
+        found["spec"]["nodeName"] = "n1"
+        assert policy.sentences(found) == []
+
+
 def test_the_namespace_allows_a_priority(policies: dict[str, Policy]) -> None:
     policy = policies["cgpu-pods"]
     high = simple("p", 6, annotations={notes.PRIORITY: "high"})
@@ -510,7 +581,24 @@ def test_annotations(policies: dict[str, Policy]) -> None:
     edited["metadata"]["annotations"][notes.INDEX] = "0"
     assert policy.sentences(edited, forged) == why
     keys = next(one for one in policy.spec["variables"] if one["name"] == "keys")["expression"]
-    assert set(re.findall(r"'([^']+)'", keys)) == pods._OURS
+    static = {"kubernetes.io/config.mirror", "kubernetes.io/config.source"}
+    assert set(re.findall(r"'([^']+)'", keys)) == pods._OURS | static
+    for key in sorted(static):
+        assert policy.sentences(simple("p", 6, annotations={key: "file"})) == why, key
+
+
+def test_the_count_of_a_bound_pod(policies: dict[str, Policy]) -> None:
+    policy = policies["cgpu-annotations"]
+    one, two, none = simple("p", 8, count=1), simple("p", 8, count=2), simple("p", 8)
+    assert policy.sentences(two, none) == [], "not bound yet: the extender reads what it is then"
+    for found in (one, two, none):
+        found["spec"]["nodeName"] = "n1"
+    for new, old in ((one, two), (two, none), (none, two)):
+        (why,) = policy.sentences(new, old)
+        assert why.startswith("label aliyun.com/gpu-count is the number of GPUs among which")
+    moved = copy.deepcopy(two)
+    moved["metadata"]["labels"]["mine"] = "x"
+    assert policy.sentences(moved, two) == [] and policy.sentences(none, none) == []
 
 
 def test_an_agent_writes_its_own_node(policies: dict[str, Policy]) -> None:

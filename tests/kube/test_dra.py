@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
 
 from cgpu_common.model import MIB
 from cgpu_kube.errors import Refused
-from cgpu_kube.node import claims
+from cgpu_kube.node import claims, unasked
 from cgpu_kube.node.host import HostGpu
 
 DRIVER = "cgpu.io"
+EVENTS = "api/v1/events"
 SLICE = f"{NODE}-{DRIVER}"
 
 
@@ -225,6 +227,26 @@ async def test_pods_and_containers_of_one_claim_share_one_slice(world: World) ->
         assert not list((world.directory / "cdi").iterdir())
 
 
+async def test_containers_of_a_pod_with_a_claim_are_bounded(world: World) -> None:
+    """cgpud keeps a grant of each while the pod is there: 9 pods with 500 init containers each had all of them."""
+
+    def named_ones(count: int) -> tuple[dict[str, Any], ...]:
+        return tuple(container(f"c{number}", resources={"claims": [{"name": "c"}]}) for number in range(count))
+
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert (await started(world, pod_with(world, "p", "c", containers=named_ones(64)), prepared, "c63"))["ok"]
+        reply = await started(world, pod_with(world, "q", "c", containers=named_ones(65)), prepared, "c0")
+        assert reply["error"] == (
+            "65 containers of pod team/q name a claim of cgpu.io; a pod may have 64 such containers"
+        )
+        watching = (*named_ones(1), *(container(f"w{number}", resources={}) for number in range(64)))
+        reply = await started(world, pod_with(world, "r", "c", containers=watching), prepared, "c0")
+        assert reply["ok"], "of those that name it"
+
+
 async def test_a_claim_of_two_gpus(world: World) -> None:
     async with world.running():
         await ready(world)
@@ -299,6 +321,36 @@ async def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: 
         other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
         assert "does not answer" in other.error
         await world.api.up()
+
+
+@pytest.mark.parametrize(("restart", "is_older"), [(False, False), (True, False), (True, True)])
+async def test_a_claim_made_again_is_not_the_earlier_one(world: World, restart: bool, is_older: bool) -> None:
+    """Deleted by force: the kubelet has not ended it yet when the next one of the name comes, larger. @is_older: the
+    files are of a version that retired none."""
+
+    large = {"consumedCapacity": {"memory": "12Gi", "weight": "1", "slots": "1"}}
+    async with world.running():
+        await ready(world)
+        first = claim(world, uid="uid-z")
+        await world.kubelet.prepare(DRIVER, first)
+        world.api.remove(CLAIMS, "team", "c")
+        second = claim(world, "c", large, uid="uid-a")
+        prepared = (await world.kubelet.prepare(DRIVER, second))["uid-a"]
+        if restart:
+            await world.stop_agent()
+            for number, uid in enumerate(("uid-z", "uid-a") if is_older else ()):
+                path = world.directory / f"state/claims/{uid}.json"
+                path.write_text(json.dumps({**json.loads(path.read_text()), "retired": False}))
+                os.utime(path, (number, number))
+            await world.start_agent()
+            await eventually(lambda: world.agent._driver_runs, "the driver")
+            await world.kubelet.find_drivers()
+        assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
+        assert {name: one.slots[0].limit // MIB for name, one in world.link.containers.items()} == {
+            "claim-uid-a": 12288
+        }
+        assert not (await world.kubelet.unprepare(DRIVER, first))["uid-z"].error
+        assert [(one.uid, one.retired) for one in world.agent.claims] == [("uid-a", False)]
 
 
 async def test_unprepare_of_what_is_not_there(world: World) -> None:
@@ -416,6 +468,7 @@ CONFIGS = [
     ([opaque({**HEAD, "priority": "high"}, requests=["gpu"])], True, ""),
     ([opaque({**HEAD, "priority": "high"}, requests=["other"])], False, ""),
     ([opaque({**HEAD, "priority": "normal"}), opaque({**HEAD, "priority": "high"}, "FromClass")], False, ""),
+    ([opaque({**HEAD, "priority": "high"}), opaque({**HEAD, "priority": "normal"}, "FromClass")], True, ""),
     ([opaque({**HEAD, "policy": "native"})], False, ""),
     ([opaque({**HEAD, "policy": "weighted"})], False, "needs policy weighted, and GPU 0 has native"),
     ([opaque({**HEAD, "policy": "x"})], False, "policy must be one of"),
@@ -434,7 +487,7 @@ def test_opaque_parameters(config: list[dict[str, Any]], high: bool, why: str) -
     gpu = HostGpu(0, "GPU-a", 15109, 15109, policy=5)
 
     def prepared() -> claims.Claim:
-        return claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu])
+        return claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu], high_allowed=True)
 
     if why:
         with pytest.raises(Refused, match=why):
@@ -442,6 +495,42 @@ def test_opaque_parameters(config: list[dict[str, Any]], high: bool, why: str) -
     else:
         (slot,) = prepared().slots
         assert slot.highprio is high
+
+
+OF_CLAIM, OF_CLASS = opaque({**HEAD, "priority": "high"}), opaque({**HEAD, "priority": "high"}, "FromClass")
+NORMAL_CLASS = opaque({**HEAD, "priority": "normal"}, "FromClass")
+
+
+@pytest.mark.parametrize(
+    ("config", "label", "high"),
+    [
+        ([OF_CLAIM], "", None),
+        ([OF_CLAIM], "normal", None),
+        ([OF_CLAIM], "high", True),
+        ([NORMAL_CLASS, OF_CLAIM], "", None),
+        ([OF_CLASS], "", True),
+        ([OF_CLASS, OF_CLAIM], "", True),
+        ([opaque({**HEAD, "priority": "normal"})], "", False),
+        ([opaque({**HEAD, "priority": "high"}, requests=["other"])], "", False),
+    ],
+    ids=str,
+)
+async def test_high_priority_is_an_administrators(
+    world: World, config: list[Any], label: str, high: bool | None
+) -> None:
+    """Of the class, or of the namespace's label: the author of a claim writes its parameters."""
+    labels = {"cgpu.io/priority": label} if label else {}
+    world.api.put("api/v1/namespaces", {"metadata": {"name": "team", "labels": labels}})
+    async with world.running():
+        await ready(world)
+        named = claim(world, config=config)
+        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        if high is None:
+            assert "asks for high priority, and neither its class nor its namespace allows it" in answer.error
+        else:
+            assert not answer.error
+            (prepared,) = world.agent.claims
+            assert prepared.slots[0].highprio is high
 
 
 def test_two_parts_of_one_gpu_are_refused() -> None:
@@ -455,19 +544,70 @@ def test_two_parts_of_one_gpu_are_refused() -> None:
     ("version", "good"),
     [
         ("containerd://1.6.20", False),
-        ("containerd://1.7.0", True),
+        ("containerd://1.7.0", "enabled"),
+        ("containerd://1.7.28-0ubuntu1", "enabled"),
         ("containerd://2.1.9", True),
         ("containerd://1.6.20~ds1", False),
+        ("containerd://dev", False),
         ("cri-o://1.28.1", True),
-        ("", True),
+        ("docker://28.1.0", False),
+        ("other://1.0.0", False),
+        ("", False),
     ],
 )
-def test_runtimes(version: str, good: bool) -> None:
-    if good:
-        claims.check_runtime(version)
+@pytest.mark.parametrize("cdi_enabled", [False, True])
+def test_runtimes(version: str, good: bool | str, cdi_enabled: bool) -> None:
+    """1.7 has enable_cdi = false as a default, and then skips the devices of a claim without an error."""
+    if good is True or (good == "enabled" and cdi_enabled):
+        claims.check_runtime(version, cdi_enabled=cdi_enabled)
     else:
-        with pytest.raises(Refused, match=r"needs containerd 1\.7"):
-            claims.check_runtime(version)
+        with pytest.raises(Refused, match=r"or aliyun\.com/gpu-mem in place of a claim"):
+            claims.check_runtime(version, cdi_enabled=cdi_enabled)
+
+
+async def test_a_containerd_without_cdi_prepares_no_claim(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        node = copy.deepcopy(world.api.get(NODES, "", NODE))
+        assert node is not None
+        node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28"
+        world.api.put(NODES, node)
+        await eventually(lambda: "1.7.28" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
+        named = claim(world)
+        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert "enable_cdi = true" in answer.error and not answer.devices
+        world.agent.settings = replace(world.agent.settings, cdi_enabled=True)
+        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert answer.devices and not answer.error
+
+
+async def test_a_container_without_a_grant_is_named(world: World, monkeypatch: Any) -> None:
+    """As containerd without enable_cdi starts it: prepared, running, and cgpud has no grant."""
+    monkeypatch.setattr(unasked, "SETTLED_S", 0.3)
+    monkeypatch.setattr("cgpu_kube.node.agent.LOOK_S", 0.05)
+
+    def run(pod: dict[str, Any]) -> None:
+        pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {"startedAt": "x"}}}]
+        world.api.put(PODS, pod)
+
+    async with world.running():
+        await ready(world)
+        good, bad = pod_with(world, "good", "c"), pod_with(world, "bad", "c")
+        named = claim(world)
+        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        assert (await started(world, good, answer))["action"] == "edited"
+        run(good)
+        run(bad)
+        await eventually(lambda: world.agent.unasked.found, "found")
+        assert world.agent.unasked.found == {(bad["metadata"]["uid"], "main")}
+        await eventually(lambda: world.api.objects.get(EVENTS), "an event")
+        await asyncio.sleep(0.5)
+        (event,) = world.api.objects[EVENTS].values()
+        assert (event["involvedObject"]["name"], event["reason"]) == ("bad", "GPUClaimNotApplied")
+        assert "runs without its slice" in event["message"] and "containerd://2.1.9" in event["message"]
+        assert world.agent.figures.unasked == 1
+        world.api.remove(PODS, "team", "bad")
+        await eventually(lambda: not world.agent.unasked.found, "forgotten")
 
 
 CEILING = {**HEAD, "ceiling": 30}
@@ -498,7 +638,7 @@ def test_the_ceiling_of_a_claim(config: list[dict[str, Any]], ceiling: int | Non
 
     def prepared(policy: int | None) -> claims.ClaimSlot:
         gpu = HostGpu(0, "GPU-a", 15109, 15109, max_inst=50, policy=policy)
-        (slot,) = claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu]).slots
+        (slot,) = claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu], high_allowed=True).slots
         return slot
 
     if why:

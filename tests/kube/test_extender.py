@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 from cluster import MAPS, NODES, PODS, Cluster, container, gpu, our_node, pod, simple, vendor_node
-from fake_api import Refusal, recorded
+from fake_api import Object, Refusal, recorded
 
 from cgpu_kube import annotations as notes
+from cgpu_kube import pods
+from cgpu_kube.node import figures, podview
 from cgpud import metrics
 
 TWO = our_node("n1", gpu(0, 15), gpu(1, 79))
@@ -230,6 +232,52 @@ async def test_annotations_edited_later_move_nothing() -> None:
         cluster.put(edited)
         await cluster.settled()
         assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
+
+
+@pytest.mark.parametrize("behind_s", [0, 59, 61, 3600, 10**9])
+async def test_a_clock_that_is_behind(behind_s: int) -> None:
+    """The node takes the choice for this pod's all the same, and not for one of an earlier pod of its name."""
+    created = 1_795_360_427
+    async with Cluster(our_node("n1", gpu(0, 15)), now_ns=lambda: (created - behind_s) * 10**9) as cluster:
+        one = simple("a", 6, creationTimestamp="2026-11-22T15:13:47Z")
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        found = cluster.stored("a")
+        assert pods.created_ns(found) == created * 10**9
+        assert podview.of_scheduler(found)[notes.ALLOCATION] == '{"c0":{"0":6}}'
+
+
+@pytest.mark.parametrize("old_only", [False, True], ids=["both", "old generation"])
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        (simple("a", 8), {0: 8}),
+        (pod("a", container("c0", 6), init=(container("i", 8),)), {0: 8}),
+        (pod("a", container("c0", 8, 20), container("c1", 2), count=2), {0: 5, 1: 5}),
+    ],
+)
+async def test_a_label_edited_later_moves_nothing(made: Object, used: dict[int, int], old_only: bool) -> None:
+    """The next extender counts what the one that bound the pod has written, whatever the label says by then."""
+    nodes = our_node("n1", gpu(0, 15), gpu(1, 15), mode="core_mem")
+    async with Cluster(nodes) as cluster:
+        cluster.put(copy.deepcopy(made))
+        assert await cluster.schedule(copy.deepcopy(made)) == ""
+        bound, before = cluster.stored("a"), cluster.extender.ledger.used("n1")
+        if old_only:  # as the vendor's extender
+            for key in (notes.ALLOCATION, notes.CORE_ALLOCATION):
+                bound["metadata"]["annotations"].pop(key, None)
+            totals = [sum(int(one["resources"]["limits"][notes.GPU_MEM]) for one in made["spec"]["containers"])]
+            bound["metadata"]["annotations"][notes.POD] = str(totals[0])
+        for text in ("1", "2", "4", "3", "65", "two", None):
+            edited = copy.deepcopy(bound)
+            edited["metadata"]["labels"] = {} if text is None else {notes.GPU_COUNT: text}
+            cluster.put(edited)
+            await cluster.stop()
+            await cluster.start()
+            await cluster.settled()
+            found = cluster.extender.ledger.used("n1")
+            assert {index: load.units for index, load in found.items()} == used, text
+            assert found == before, "the compute too"
 
 
 async def test_a_static_pod_counts() -> None:
@@ -604,6 +652,10 @@ async def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
         there["cgpu_pod_container_memory_kind_bytes"] = {*metrics.POD_LABELS, "kind"}
         there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
         there["cgpu_gpu_policy"] = {*metrics.GPU_LABELS}
+        node = figures.Figures("a", True, False, {"granted": 1}, {"aliyun.com/gpu-mem": 1}, {"pods": False})
+        text += figures.text(node).decode()
+        mps = ("container_memory_used_bytes", "container_memory_grant_bytes", "ended_total")
+        there |= {f"cgpu_mps_{name}": {*metrics.POD_LABELS, "node", "result"} for name in mps}
         for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
             there.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
         board = json.loads((Path(__file__).parents[2] / "docs/user/grafana/cluster.json").read_text())

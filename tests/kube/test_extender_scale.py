@@ -18,15 +18,50 @@ import pytest
 from cluster import simple
 from test_extender_process import free_port, kib, kubeconfig, ready
 
+from cgpu_common.placement import Gpu
+from cgpu_kube.extender import protocol, service
+from cgpu_kube.ledger import Ledger, Node
+
 RSS_MAX_MIB = 256
 P99_MAX_MS = 50.0
 CYCLES = 200
+P99 = int(CYCLES * 0.99) - 1  #: of so many in order, the 99th percentile
 NAMES = [f"node-{i:04d}" for i in range(big_api.NODES)]
 HERE = Path(__file__).parent
 
 
 def cpu_s(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def test_the_largest_pod_leaves_other_tasks_their_turns() -> None:
+    """63 sidecars and a main container, over the slots of a GPU, on each of 400 nodes: other work has its turns, and a
+    node costs little processor time."""
+    ledger = Ledger()
+    for name in NAMES[:400]:
+        ledger.set_node(
+            name, Node(name, tuple(Gpu(i, 79) for i in range(8)), dict.fromkeys(range(8), 80), is_ours=True)
+        )
+    pod = simple("large", 1)
+    (main,) = pod["spec"]["containers"]
+    pod["spec"]["initContainers"] = [{**main, "name": f"s{i}", "restartPolicy": "Always"} for i in range(63)]
+    args = protocol.FilterArgs(pod, tuple(NAMES[:400]), None)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    before = time.thread_time()
+    found = await service.in_turns(protocol.refusals(args, ledger))
+    took = time.thread_time() - before
+    task.cancel()
+    assert [name for name, why in found if why is None] == NAMES[:400]
+    assert turns >= 400 / service.TURN_NODES
+    assert took / 400 < 0.005, f"{took / 400 * 1e3:.1f} ms a node"
 
 
 @pytest.mark.slow
@@ -82,13 +117,14 @@ async def test_160_000_pods(tmp_path: Path, record_property: Callable[[str, obje
                 assert (await post("bind", args))["Error"] == ""
                 return (cpu_s(process.pid) - before) * 1e3
 
-            # Of two rounds the lower one: what other processes of a busy machine add is no cost of the extender's.
-            rounds = [sorted([await cycle(number) for number in range(begin, begin + CYCLES)]) for begin in (0, CYCLES)]
-            took = min(rounds, key=lambda one: one[int(CYCLES * 0.99) - 1])
-            p99 = took[int(CYCLES * 0.99) - 1]
+            took = sorted([await cycle(number) for number in range(CYCLES)])
+            if took[P99] > P99_MAX_MS:  # of two rounds the lower one: other processes of the machine are no cost of it
+                again = sorted([await cycle(number) for number in range(CYCLES, 2 * CYCLES)])
+                took = min(took, again, key=lambda one: one[P99])
+            p99 = took[P99]
             go.touch()
             began, before = time.monotonic(), cpu_s(process.pid)
-            await asyncio.sleep(10)
+            await asyncio.sleep(5)
             share = (cpu_s(process.pid) - before) / (time.monotonic() - began)
             before = cpu_s(process.pid)
             async with http.get(f"{url}/metrics") as answer:

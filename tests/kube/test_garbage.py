@@ -18,7 +18,7 @@ from cgpu_kube.extender import command as extender_command
 from cgpu_kube.inspect import inspect
 from cgpu_kube.main import kube
 from cgpu_kube.node import command as node_command
-from cgpu_kube.node import keeper
+from cgpu_kube.node import host_keeper, keeper
 
 VALUES = [
     *("", " ", "-", "--", "-1", "0", "65536", "nan", "x", "é", "\udcff", "a\nb", "../..", "/", "/dev/null/x"),
@@ -54,6 +54,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(extender_command, "serve", nothing)
     monkeypatch.setattr(node_command, "serve", nothing)
     monkeypatch.setattr(keeper, "keep", kept)
+    monkeypatch.setattr(host_keeper, "serve", nothing)
     (tmp_path / "folder").mkdir()
     (tmp_path / "there").write_text("x")
     (tmp_path / "config").write_text(KUBECONFIG)
@@ -94,6 +95,6 @@ def test_garbage(work: Path, line: tuple[click.Command, list[str]]) -> None:
 
 def test_every_command_is_driven() -> None:
     assert {(program.name, " ".join(path)) for program, path, _ in COMMANDS} == {
-        *(("cgpu-kube", name) for name in ("", "extender", "inspect", "install", "node")),
+        *(("cgpu-kube", name) for name in ("", "extender", "inspect", "install", "keep", "node")),
         ("kubectl-inspect-cgpu", ""),
     }

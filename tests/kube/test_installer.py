@@ -47,12 +47,22 @@ ALL_COPIED = [Step.PUT, Step.COPY_MODULES, Step.LOAD, Step.DAEMON, Step.ENGINE]
         # Loaded by Kernel Module Management: the image needs none.
         (replace(BARE, loaded="0.2.0"), PLAIN, [Step.PUT, Step.DAEMON, Step.ENGINE]),
         # After a boot without the module, or of another kernel.
-        (replace(THERE, loaded=None), IMAGE, [Step.LOAD, Step.ENGINE]),
-        (replace(THERE, loaded=None, on_disk=None, copied=None), IMAGE, [Step.COPY_MODULES, Step.LOAD, Step.ENGINE]),
+        (replace(THERE, loaded=None), IMAGE, [Step.LOAD, Step.DAEMON, Step.ENGINE]),
+        (replace(THERE, loaded=None, on_disk=None, copied=None), IMAGE, ALL_COPIED[1:]),
         (replace(THERE, is_active=False), IMAGE, [Step.DAEMON, Step.ENGINE]),
         # One that broke off in the middle of the files.
         (replace(THERE, build=None), IMAGE, [Step.PUT, Step.DAEMON, Step.ENGINE]),
         (OLD, IMAGE, [Step.PUT, Step.COPY_MODULES, Step.DAEMON, Step.REPLACE_MODULE, Step.ENGINE]),
+        # One that broke off later: no fact of the host shows it.
+        (replace(THERE, due=frozenset({Step.ENGINE})), IMAGE, [Step.ENGINE]),
+        (replace(THERE, due=frozenset({Step.DAEMON, Step.ENGINE})), IMAGE, [Step.DAEMON, Step.ENGINE]),
+        (replace(THERE, due=frozenset({Step.LOAD})), IMAGE, [Step.LOAD, Step.DAEMON, Step.ENGINE]),
+        (replace(THERE, due=frozenset({Step.REPLACE_MODULE})), IMAGE, [Step.LOAD, Step.DAEMON, Step.ENGINE]),
+        (
+            replace(THERE, has_dkms=True, has_headers=True, due=frozenset({Step.BUILD_MODULES})),
+            PLAIN,
+            [Step.BUILD_MODULES, Step.ENGINE],
+        ),
     ],
 )
 def test_what_is_done(found: Host, image: Image, steps: list[Step]) -> None:
@@ -93,13 +103,15 @@ def test_the_engine() -> None:
     assert plan.engine == "" and Step.ENGINE not in plan.steps
     assert "NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/local/bin/cgpu-runtime,runc,crun" in plan.kept
     assert install(replace(BARE, operator='runtimes = ["/usr/local/bin/cgpu-runtime"]'), IMAGE).kept == ""
+    plan = install(replace(BARE, due=frozenset({Step.ENGINE})), IMAGE, by_hand=True)
+    assert (plan.engine, plan.kept) == ("", "") and list(plan.steps) == ALL_COPIED[:-1], "--no-engine"
 
 
 @pytest.mark.parametrize(
     ("found", "image", "reason", "words"),
     [
         (replace(BARE, machine="aarch64"), IMAGE, "NotSupported", "aarch64"),
-        (replace(BARE, systemd=False), IMAGE, "NoSystemd", "immutable hosts are not supported yet"),
+        (replace(BARE, systemd=False), IMAGE, "NoSystemd", "hosts with a read-only /usr, and Talos, take instead"),
         (replace(BARE, read_only=("/usr/local",)), IMAGE, "ReadOnly", "/usr/local cannot be written"),
         (replace(BARE, missing=("bash",)), IMAGE, "NoTools", "no bash"),
         (replace(BARE, owner="packages"), IMAGE, "OtherInstallation", "by packages"),
@@ -125,8 +137,8 @@ def test_refused_before_anything_is_changed(found: Host, image: Image, reason: s
 
 
 def test_removal() -> None:
-    assert remove(THERE).steps == (Step.CORDON, Step.UNLOAD, Step.REMOVE)
-    assert remove(replace(THERE, loaded=None)).steps == (Step.CORDON, Step.REMOVE)
+    assert remove(THERE).steps == (Step.CORDON, Step.UNLOAD, Step.RESTORE_ENGINE, Step.REMOVE)
+    assert remove(replace(THERE, loaded=None)).steps == (Step.CORDON, Step.RESTORE_ENGINE, Step.REMOVE)
     assert remove(BARE).steps == ()
     with pytest.raises(Refused, match="3 of the node's containers have a slice") as refused:
         remove(replace(THERE, tenants=("a", "b", "c")))
@@ -157,7 +169,8 @@ class Fake:
         if words[0] in ("modinfo", "mountpoint", "test") or "is-active" in words:
             return Done(1, "", "")
         if words[0].endswith("/cgpu") and words[1] == "setup":
-            return Done(0, json.dumps({"next": "systemctl restart containerd", "changed": True}), "")
+            said = {"engine": words[2], "next": "systemctl restart containerd", "changed": True}
+            return Done(0, json.dumps(said), "")
         return Done(0, "", "")
 
     def must(self, *words: str, **environment: str) -> str:
@@ -181,6 +194,7 @@ def payload(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("cgpu_common.files.os.fsync", lambda fd: None)  # what is killed here is not the machine
     top = tmp_path / "host"
     for name in ("usr/bin", "run/systemd/system", "var/lib", f"lib/modules/{KERNEL}", "etc", "usr/local"):
         (top / name).mkdir(parents=True)
@@ -216,8 +230,9 @@ def test_a_bare_host(root: Path, payload: Path, tmp_path: Path) -> None:
         "modprobe cgpu_km",
         "modprobe cgpu_core_0_2_0",
         "systemctl daemon-reload",
-        "systemctl enable cgpud.service",
+        "systemctl enable cgpud.service cgpu-kube-keep.service",
         "systemctl restart cgpud.service",
+        "systemctl start cgpu-kube-keep.service",
         "/usr/local/bin/cgpu setup containerd --runtime /usr/local/bin/cgpu-runtime --json",
         "systemctl restart containerd",
     ]
@@ -279,14 +294,200 @@ def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Pa
     fake.calls.clear()
     state = command.attempt(acting(fake, payload, modules), removing=True)
     assert state.failed and "Module cgpu_km is in use" in state.message
-    assert fake.calls[-2:] == ["systemctl start cgpud.service", "/usr/local/bin/cgpu uncordon"]
+    back = ["modprobe cgpu_core_0_2_0", "systemctl start cgpud.service"]
+    assert not (root / act.MARK).exists()
+    assert fake.calls[-2:] == back, "rmmod has unloaded the core before it found the module in use"
     assert not any("uninstall" in call for call in fake.calls)
     fake.run = plain  # type: ignore[method-assign]
     state = command.attempt(acting(fake, payload, modules), removing=True)
     assert (state.reason, state.failed) == ("Removed", False)
     assert "rmmod cgpu_core_0_2_0 cgpu_km" in fake.calls
-    assert fake.calls[-2:] == ["bash /var/lib/cgpu-install/scripts/install uninstall", f"depmod {KERNEL}"]
+    assert fake.calls[-4:] == [
+        "/usr/local/bin/cgpu setup containerd --undo --json",
+        "systemctl restart containerd",
+        f"depmod {KERNEL}",
+        "bash /var/lib/cgpu-install/scripts/install uninstall",
+    ]
     assert not (root / f"lib/modules/{KERNEL}/updates").exists()
+
+
+class Killed(BaseException):
+    """The pod's end: no handler of the installer runs."""
+
+
+class Node(Fake):
+    """A host that keeps what the programs change: @running and @read are what cgpud and containerd work with.
+    @dies: the number of the call at which the pod is killed, by halves: 2n before the n-th program, 2n + 1 after it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.dies, self.count, self.fails = -1, 0, tuple[str, ...]()
+        self.build = self.files = self.running = self.file = self.read = ""
+        self.mark = root / act.MARK
+
+    def run(self, *words: str, **environment: str) -> Done:
+        number, self.count = self.count, self.count + 1
+        if self.dies == 2 * number:
+            raise Killed
+        done = self._done(" ".join(words), *words, **environment)
+        if self.dies == 2 * number + 1:
+            raise Killed
+        return done
+
+    def _done(self, line: str, *words: str, **environment: str) -> Done:
+        if self.fails and line.startswith(self.fails):
+            return Done(1, "", f"{words[0]} fails")
+        module = self.root / "proc/cgpu_km"
+        if words[0] == "bash" and words[2] == "put":
+            self.files = self.build
+            return super().run(*words, **environment)
+        if words[0] == "bash":
+            shutil.rmtree(self.root / "usr/local/lib/cgpu")
+            shutil.rmtree(self.root / "var/lib/cgpu")
+            shutil.rmtree(self.mark.parent)
+        elif line == "modprobe cgpu_km":
+            module.mkdir(parents=True, exist_ok=True)
+            (module / "version").write_text("0.2.0\n")
+            (module / "inst_ctl").write_text("")
+        elif words[:2] == (act.CGPU, "upgrade"):
+            (module / "version").write_text("0.2.0\n")
+            assert self.mark.exists(), "no container starts meanwhile"
+            self.mark.unlink()
+        elif words[0] == "rmmod":
+            assert self.mark.exists()
+            shutil.rmtree(module)
+        elif line == "systemctl restart cgpud.service":
+            self.running = self.files
+        elif line == "systemctl stop cgpud.service":
+            self.running = ""
+        elif "is-active" in words:
+            return Done(0 if self.running else 3, "", "")
+        elif words[0] == "modinfo":
+            found = (self.root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko").exists()
+            return Done(0 if found else 1, "0.2.0\n" if found else "", "")
+        elif words[:2] == (act.CGPU, "setup"):
+            wanted = "" if "--undo" in words else "ours"
+            changed, self.file = wanted != self.file, wanted
+            said = {"engine": words[2], "changed": changed, "next": "systemctl restart containerd" if changed else ""}
+            return Done(0, json.dumps(said), "")
+        elif line in ("systemctl restart containerd", "systemctl try-restart containerd"):
+            self.read = self.file
+        elif words[0] in ("mountpoint", "test"):
+            return Done(1, "", "")
+        return Done(0, "", "")
+
+
+def rounds(node: Node, payload: Path, modules: Path, removing: bool = False) -> command.State:
+    """Until one does not fail, as the kubelet starts the program again; the one before may have been killed."""
+    node.build = host.image(payload, modules).build
+    for _ in range(4):
+        node.count = 0
+        try:
+            state = command.attempt(acting(node, payload, modules), removing)
+        except Killed:
+            node.dies = -1
+            continue
+        if not state.failed:
+            return state
+        node.fails = ()
+    raise AssertionError(state.message)
+
+
+def fresh(root: Path, copy: Path) -> Path:
+    """The host as it was."""
+    shutil.rmtree(root)
+    shutil.copytree(copy, root, symlinks=True)
+    return root
+
+
+def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: Path) -> None:
+    """At any program, an installation and an update: `Installed` is a daemon of these files, an engine that has read
+    its own, and no mark but an administrator's."""
+    modules, bare = some_modules(tmp_path), tmp_path / "bare"
+    shutil.copytree(root, bare, symlinks=True)
+    first, second = "x  y\n", "x  z\n"
+    for updates, is_cordoned in ((False, False), (True, False), (True, True)):
+        for dies in range(200):
+            node = Node(fresh(root, bare))
+            (payload / "SHA256SUMS").write_text(first)
+            if updates:
+                assert rounds(node, payload, modules).reason == "Installed"
+                (payload / "SHA256SUMS").write_text(second)
+                (root / "proc/cgpu_km/version").write_text("0.1.0\n")
+            if is_cordoned:
+                node.mark.parent.mkdir(parents=True)
+                node.mark.touch()
+            node.dies = dies
+            assert rounds(node, payload, modules).reason == "Installed"
+            assert (node.running, node.file, node.read) == (node.build, "ours", "ours"), (updates, dies)
+            assert (root / "proc/cgpu_km/version").read_text() == "0.2.0\n"
+            assert not (root / host.DUE).exists()
+            assert node.mark.exists() == is_cordoned and not (root / act.THEIRS).exists(), (updates, dies)
+            if node.dies != -1:
+                break  # it has fewer programs
+        assert dies > 15
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        (f"{act.CGPU} setup",),
+        ("systemctl restart containerd", "systemctl try-restart containerd"),
+        ("systemctl restart cgpud",),
+        ("depmod",),
+        ("modprobe cgpu_km",),
+    ],
+)
+def test_what_has_failed_is_done_again(programs: tuple[str, ...], root: Path, payload: Path, tmp_path: Path) -> None:
+    """And the round in between says so: `Installed` comes after the work, not after a minute."""
+    modules, node = some_modules(tmp_path), Node(root)
+    node.fails, node.build = programs, host.image(payload, modules).build
+    for _ in range(3):
+        state = command.attempt(acting(node, payload, modules), removing=False)
+        assert (state.reason, state.failed) == ("StepFailed", True) and "fails" in state.message
+    assert rounds(node, payload, modules).reason == "Installed"
+    assert (node.running, node.read) == (node.build, "ours")
+
+
+def test_a_module_that_cannot_be_replaced(root: Path, payload: Path, tmp_path: Path) -> None:
+    """Containers start again, unless an administrator has drained the node."""
+    modules, node = some_modules(tmp_path), Node(root)
+    assert rounds(node, payload, modules).reason == "Installed"
+    (root / "proc/cgpu_km/version").write_text("0.1.0\n")
+    node.fails = (f"{act.CGPU} upgrade",)
+    for text in (None, "", act.OURS):
+        if text is not None:
+            node.mark.write_text(text)
+        assert command.attempt(acting(node, payload, modules), removing=False).reason == "StepFailed"
+        assert node.mark.exists() == (text == ""), text
+
+
+def test_a_killed_removal_is_ended(root: Path, payload: Path, tmp_path: Path) -> None:
+    """By the next round of it, or by an installation where the label has changed."""
+    modules, installed = some_modules(tmp_path), tmp_path / "installed"
+    shutil.copytree(root, tmp_path / "bare", symlinks=True)
+    assert rounds(Node(root), payload, modules).reason == "Installed"
+    shutil.copytree(root, installed, symlinks=True)
+    for removing in (True, False):
+        for dies in range(200):
+            node = Node(fresh(root, installed))
+            node.build = node.files = node.running = host.image(payload, modules).build
+            node.file = node.read = "ours"
+            node.dies, was_killed = dies, False
+            try:
+                command.attempt(acting(node, payload, modules), removing=True)
+            except Killed:
+                was_killed = True
+            node.dies = -1
+            state = rounds(node, payload, modules, removing)
+            wanted = ("Removed", "", "", "") if removing else ("Installed", node.build, "ours", "ours")
+            assert (state.reason, node.running, node.file, node.read) == wanted, dies
+            assert not node.mark.exists()
+            left = {str(one.relative_to(root)) for one in root.rglob("*") if "cgpu" in one.name}
+            assert not removing or not left, (dies, left)
+            if not was_killed:
+                break
+        assert dies > 10
 
 
 # ---- the condition, and the objects ----
@@ -323,6 +524,9 @@ def test_the_chart_has_the_same_installer(kubectl: Path, helm: Path) -> None:
     without = named(rendered(helm, {}))
     found = named(rendered(helm, {"installer": {"enabled": True}}))
     assert {key: one for key, one in folded(found).items() if key not in without} == folded(wanted)
+    more = named(rendered(helm, {"installer": {"enabled": True, "args": ["--no-engine"]}}))
+    (one,) = more["DaemonSet", "cgpu-install"]["spec"]["template"]["spec"]["containers"]
+    assert command.install.make_context("install", ["--root=/", *one["args"][1:]]).params["by_hand"]
     notes = next(
         text
         for name, text in rendered_texts(helm, {"installer": {"enabled": True}}).items()

@@ -26,14 +26,17 @@ LAYERS = {
     "outside": """
         cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.keeper cgpu_kube.node.kubelet cgpu_kube.node.daemon
-        cgpu_kube.node.modefile cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
-        cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.installer.host
+        cgpu_kube.node.modefile cgpu_kube.node.turn cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
+        cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.node.unasked cgpu_kube.node.cleaner
+        cgpu_kube.node.settings cgpu_kube.node.link cgpu_kube.installer.host
     """,
     "assembly": """
         cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.counting cgpu_kube.node.agent
         cgpu_kube.installer.act
     """,
-    "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command cgpu_kube.installer.command",
+    "programs": """
+        cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command cgpu_kube.node.host_keeper cgpu_kube.installer.command
+    """,
 }
 #: Generated.
 GENERATED = "cgpu_kube.node.wire"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -16,6 +18,7 @@ from node_world import container as node_container
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from cgpu_common.config import Config
+from cgpu_kube import api
 from cgpu_kube.annotations import GPU_MEM, INDEX
 from cgpu_kube.extender import metrics
 from cgpu_kube.node import figures
@@ -56,12 +59,37 @@ async def test_the_agent_says_what_it_does(tmp_path: Path) -> None:
             ("cgpu_node_agent_standby",): 0,
             ("cgpu_node_agent_decisions_total", "granted"): 1,
             ("cgpu_node_agent_devices", GPU_MEM): 94,
+            ("cgpu_node_agent_unasked",): 0,
             ("cgpu_node_agent_watch_failing", "nodes"): 0,
             ("cgpu_node_agent_watch_failing", "pods"): 0,
         }
         await world.kubelet.stop()
         await eventually(lambda: bool(world.agent.unready), "away")
         assert samples(figures.text(world.agent.figures))[("cgpu_node_agent_ready",)] == 0
+
+
+def jwt(claims: object) -> str:
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.c2ln"
+
+
+async def test_the_agent_says_when_its_token_ends(tmp_path: Path) -> None:
+    """Of a kubeconfig's. A pod's is made anew by the kubelet."""
+    (tmp_path / "token").write_text(jwt({"exp": 2000000000}))
+    for config, ends in (
+        (api.Config("http://x", token=jwt({"exp": 2000000000})), 2000000000),
+        (api.Config("http://x", token_file=tmp_path / "token"), 0),
+        (api.Config("http://x", token=jwt({})), 0),
+        (api.Config("http://x", token=jwt([])), 0),
+        (api.Config("http://x", token=jwt({"exp": "soon"})), 0),
+        (api.Config("http://x", token="a.b"), 0),
+        (api.Config("http://x", token="a.*.c"), 0),
+        (api.Config("http://x"), 0),
+    ):
+        async with api.Client(config) as client:
+            assert client.token_ends == ends
+    for ends, there in ((0, {}), (2000000000, {("cgpu_node_agent_token_expiry_timestamp_seconds",): 2000000000})):
+        found = samples(figures.text(figures.Figures("n1", ready=True, standby=False, token_ends=ends)))
+        assert {key: value for key, value in found.items() if "token" in key[0]} == there
 
 
 def test_the_chart_is_the_same_objects(helm: Path, monitors: dict, objects: dict) -> None:

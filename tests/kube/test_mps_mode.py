@@ -13,6 +13,7 @@ from fake_api import Refusal
 from fake_mps import FakeControl
 from fakes import eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
+from structlog.testing import capture_logs
 from test_node import bound, offered, ready
 
 from cgpu_common.model import NvmlGpu
@@ -21,6 +22,7 @@ from cgpu_kube import pods
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT
 from cgpu_kube.ledger import Ledger, read_node
 from cgpu_kube.node import host
+from cgpud import mps_node
 
 EVENTS = "api/v1/events"
 UNITS = (14, 78)  # of 15 and 80: without the driver's part and the server's
@@ -71,7 +73,8 @@ class MpsWorld(World):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(mps_node, "START_S", 0.0)  # of programs that have started long ago
     return MpsWorld(tmp_path, mode="mps")
 
 
@@ -213,17 +216,52 @@ async def test_a_pod_that_cannot_be_deleted_is_logged_once(world: MpsWorld) -> N
         pid = await world.run_pod(world.pod("g", container(mem=2), annotations=bound(0, 2)))
         world.spare()
 
+        tried = []
+
         def refuse(method: str, path: str) -> None:
             if method == "DELETE" and "/pods/" in path:
+                tried.append(path)
                 raise Refusal(403, "Forbidden", "pods is forbidden")
 
         world.api.before = refuse
-        world.control.use(world.uuids[0], pid, 3000)
-        evictor = world.agent._evictor
-        await eventually(lambda: evictor._failed, "refused")
+        with capture_logs() as logs:
+            world.control.use(world.uuids[0], pid, 3000)
+            await eventually(lambda: len(tried) >= 3, "tried again")
+        lines = [line for line in logs if line["event"] == "a pod over its GPU memory was not deleted"]
+        assert [line["pod"] for line in lines] == ["team/g"]
         assert world.api.get(PODS, "team", "g") is not None
         world.api.before = None
         await eventually(lambda: world.api.get(PODS, "team", "g") is None, "deleted in the end")
+
+
+async def test_a_program_that_was_killed_is_an_event_of_its_own(world: MpsWorld) -> None:
+    """Where the server does not end it: its process is gone, and not only its calls fail."""
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pid = await world.run_pod(world.pod("g", container(mem=2), annotations=bound(0, 2)))
+        world.control.stuck = "no answer within 5 s"
+        world.control.use(world.uuids[0], pid, 3000)
+        await eventually(lambda: len(world.events()) >= 2, "both events")
+        await asyncio.sleep(0.3)
+        found = {one["reason"]: one["message"] for one in world.events()}
+        assert set(found) == {"GPUMemoryOverGrant", "GPUProgramKilled"}
+        assert found["GPUProgramKilled"].startswith("1 program(s) over the grant were killed (SIGKILL)")
+
+
+async def test_a_node_that_is_blind_is_an_event_of_each_client(world: MpsWorld) -> None:
+    async with world.running():
+        await ready(world, sum(UNITS))
+        pods = [world.pod(name, container(mem=2), annotations=bound(0, 2)) for name in ("a", "b")]
+        pids = [await world.run_pod(pod) for pod in pods]
+        world.control.blind = "GPU is lost"
+        for pid in pids:
+            world.control.use(world.uuids[0], pid, 1500)
+        await eventually(lambda: len(world.events()) == 2, "an event of each")
+        await asyncio.sleep(0.2)
+        found = world.events()
+        assert {one["reason"] for one in found} == {"GPUMemoryNotWatched"} and len(found) == 2, "once"
+        assert {one["involvedObject"]["uid"] for one in found} == {pod["metadata"]["uid"] for pod in pods}
+        assert all(one["message"].endswith("no limit holds: GPU is lost") for one in found)
 
 
 def test_an_older_cgpud_offers_nothing_in_the_mode() -> None:

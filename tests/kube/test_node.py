@@ -8,7 +8,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake_api import Refusal
@@ -20,7 +20,7 @@ from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
 from cgpu_kube.ledger import Ledger, read_node
-from cgpu_kube.node import host
+from cgpu_kube.node import host, podview
 from cgpu_kube.node.host import HostGpu
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
@@ -146,7 +146,40 @@ async def test_a_fine_unit_is_as_fine_as_the_kubelet_bears(tmp_path: Path) -> No
             ("100Mi", "are 256 to 1536 MiB"),
             ("much", "annotation cgpu.io/memory=much"),
             ("mian=1500Mi", "names container mian, which the pod does not have; it has main"),
-            ("main=1Gi,main=2Gi", "is neither 5500Mi nor main=5500Mi,side=300Mi"),
+            ("main=1Gi,main=2Gi", "is none of 5500Mi, 50% and main=5500Mi,side=300Mi"),
+        ):
+            bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})
+            assert sentence in await world.refused(bad)
+            world.kubelet.free("s")
+
+
+async def test_a_limit_in_percent_of_the_gpus_memory(tmp_path: Path) -> None:
+    """Of whichever GPU it is on; as with an amount, its gpu-mem is the most."""
+
+    world = World(tmp_path)
+    async with world.running():
+        await ready(world)
+        half = {"cgpu.io/memory": "50%"}
+        assert world.slots(await world.start(world.pod("p", container(mem=8), annotations=bound(0, 8) | half))) == [
+            (0, 15109 // 2)
+        ]
+        by_name = {"cgpu.io/memory": "a=10%,b=3%"}
+        two = world.pod(
+            "r",
+            container("a", mem=9),
+            container("b", mem=4),
+            annotations=keys.write({"a": {1: 9}, "b": {1: 4}}, 79, 2 * 10**18) | by_name,
+        )
+        found = [world.slots(await world.start(two, name)) for name in "ab"]
+        assert found == [[(1, 8155)], [(1, 2446)]]
+        for text, sentence in (
+            ("50%", "has 7554 MiB by the annotation cgpu.io/memory, and its 6 GiB of aliyun.com/gpu-mem are 256 to"),
+            ("1%", "has 151 MiB by the annotation"),
+            ("0%", "has 0%, and a percentage is 1% to 100%"),
+            ("101%", "a percentage is 1% to 100%"),
+            ("5.5%", "a percentage is 1% to 100%"),
+            ("+5%", "a percentage is 1% to 100%"),
+            ("%", "a percentage is 1% to 100%"),
         ):
             bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})
             assert sentence in await world.refused(bad)
@@ -379,6 +412,20 @@ async def test_an_unhealthy_gpu_takes_its_devices_along(world: World) -> None:
         assert len(resource.devices) == 94, "unhealthy devices stay listed"
         pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
         assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
+
+
+async def test_a_drained_node_takes_no_pods(world: World) -> None:
+    """The extender binds none. The kubelet's devices stay: it fails a bound pod for good without them."""
+    mark = world.node.directory / "drain"
+    async with world.running():
+        await ready(world)
+        all_units = offered(world)
+        mark.touch()
+        await eventually(lambda: "the node is drained" in str(world.api.get(NODES, "", NODE)), "the reason")
+        await asyncio.sleep(0.3)
+        assert offered(world) == all_units, "a bound pod is admitted"
+        mark.unlink()
+        await eventually(lambda: "the node is drained" not in str(world.api.get(NODES, "", NODE)), "again")
 
 
 # ---- which GPU ----
@@ -716,23 +763,41 @@ async def test_a_pod_in_another_mode(tmp_path: Path) -> None:
 # ---- static pods, and parts that are away ----
 
 
+STATIC = {"kubernetes.io/config.mirror": "hash-1", "kubernetes.io/config.source": "file"}
+OF_NODE = [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "uid-of-node", "controller": True}]
+
+
 async def test_a_static_pod(world: World) -> None:
     """The engine knows it by the kubelet's uid; its annotations are the author's."""
 
     async with world.running():
         await ready(world)
-        pod = world.pod(
-            "s",
-            container(mem=6),
-            annotations={
-                **bound(1, 6),
-                "kubernetes.io/config.mirror": "hash-1",
-                "kubernetes.io/config.source": "file",
-            },
-        )
+        pod = world.pod("s", container(mem=6), annotations={**bound(1, 6), **STATIC})
+        pod = world.api.put(PODS, {**pod, "metadata": {**pod["metadata"], "ownerReferences": OF_NODE}})
         reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="hash-1"))
         assert reply["ok"], reply
         assert [one.slots[0].gpu for one in world.link.containers.values()] == [0]
+
+
+@pytest.mark.parametrize("written", [STATIC, {"kubernetes.io/config.source": "file"}])
+async def test_a_pod_whose_author_calls_it_static(world: World, written: dict[str, str]) -> None:
+    """It goes where the extender has counted it; the kubelet has counted devices of GPU 0. It is no other pod."""
+
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6), annotations={**bound(1, 6), **written})
+        assert [gpu for gpu, _ in world.slots(await world.start(pod))] == [1]
+        await eventually(lambda: world.agent.cluster.pods.objects.get("team", "p"), "seen")
+        assert podview.uids(world.agent.cluster.pods.objects.get("team", "p")) == {pod["metadata"]["uid"]}
+        other = world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}, uid="hash-1")
+        assert "is another one now" in (await world.prepare(other))["error"]
+
+
+def test_the_owner_of_a_static_pod_is_its_own_node() -> None:
+    meta = {"name": "s", "annotations": STATIC, "ownerReferences": OF_NODE}
+    for node, is_static in ((NODE, True), ("n2", False)):
+        made = {"metadata": meta, "spec": {"nodeName": node}}
+        assert podview.is_static(made) == podview.is_static(podview.kept(made)) == is_static
 
 
 async def test_without_the_api_server_known_pods_start(world: World) -> None:
@@ -764,6 +829,75 @@ async def test_on_one_gpu_no_api_server_is_needed(world: World) -> None:
         assert world.slots(await world.start(pod)) == [(0, 6043)], "as many as the kubelet has counted"
         nothing = await world.prepare(world.bundle(pod, "other", {"ALIYUN_COM_GPU_GRANT": "kube"}))
         assert "the kubelet has counted no aliyun.com/gpu-mem for container other" in nothing["error"]
+        await world.api.up()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_pod_is_asked_for_again(tmp_path: Path, status: int) -> None:
+    """The watch has not shown it, and its container keeps the grant that it gets now."""
+
+    world = World(tmp_path, mode="core_mem", settings={"pod_wait_s": 3.0})
+    world.link.inventory = (replace(world.link.inventory[0], policy=2),)
+    failures = [5]
+
+    def fail(_method: str, path: str) -> None:
+        if path.endswith("/pods/p") and failures[0]:
+            failures[0] -= 1
+            raise Refusal(status, "ServiceUnavailable", "etcdserver: leader changed")
+
+    async with world.running():
+        await ready(world, 15)
+        await eventually(lambda: offered(world, GPU_CORE) == 100, "core")
+        world.api.fault = lambda kind, found: []
+        world.api.before = fail
+        pod = world.pod("p", container(mem=6, core=25), annotations={**bound(0, 6), keys.MEMORY: "5000Mi"})
+        slot = world.link.containers[await world.start(pod)].slots[0]
+        assert (slot.limit // MIB, slot.weight, failures) == (5000, 5, [0])
+
+
+async def test_a_long_retry_after_is_not_the_end() -> None:
+    """It may be more than a start has: the API server is asked once more before the pod counts as unknown."""
+    from cgpu_kube.api import ApiError
+    from cgpu_kube.node.cluster import Cluster
+
+    class Api:
+        answers = 0
+
+        async def get(self, _path: str) -> dict[str, Any]:
+            self.answers += 1
+            if self.answers == 1:
+                raise ApiError(429, "TooManyRequests", "", 30.0)
+            return {"metadata": {"namespace": "team", "name": "p", "uid": "u", "resourceVersion": "1"}, "spec": {}}
+
+    cluster = Cluster(cast(Any, Api()), NODE, lambda: None, lambda: None, None, again_s=0.3)
+    found = await cluster.pod("team", "p", "u", fresh=False)
+    assert found is not None and found["metadata"]["uid"] == "u"
+
+
+async def test_without_the_pod_both_resources_are_the_kubelets(tmp_path: Path) -> None:
+    """The API server is away for longer: its annotations are not known, its shares are."""
+
+    world = World(tmp_path, mode="core_mem")
+    world.link.inventory = (replace(world.link.inventory[0], policy=2),)
+
+    def forbid(_method: str, path: str) -> None:
+        if path.endswith("/pods/q"):
+            raise Refusal(403, "Forbidden", "pods may not be read by this one")
+
+    async with world.running():
+        await ready(world, 15)
+        await eventually(lambda: offered(world, GPU_CORE) == 100, "core")
+        world.api.fault = lambda kind, found: []
+        world.api.before = forbid
+        why = await world.refused(world.pod("q", container(mem=2), annotations=bound(0, 2)))
+        assert "may not be read" in why, "an answer is none of an API server that is away"
+        await world.api.down()
+        pod = {
+            "metadata": {"name": "s", "uid": "u-s"},
+            "spec": {"initContainers": [], "containers": [container(mem=6, core=25)]},
+        }
+        slot = world.link.containers[await world.start(pod)].slots[0]
+        assert (slot.limit // MIB, slot.weight) == (6043, 5)
         await world.api.up()
 
 
@@ -926,6 +1060,38 @@ async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World)
         again = world.bundle(stored, "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
         assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
         assert world.slots(again)[0][0] == gpu
+
+
+async def test_an_edited_annotation_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pod that runs, by its author: the agent looks at it at each clean-up of grants."""
+
+    async with world.running():
+        await ready(world)
+        for name in ("p", "q"):
+            await world.start(world.pod(name, container(mem=6), annotations=bound(1, 6)))
+        await eventually(lambda: len(world.agent._cleaner._granted) == 2, "a clean-up has seen both")
+        looks = [0]
+        cleaned = world.agent._cleaner._clean
+
+        async def counted() -> None:
+            looks[0] += 1
+            await cleaned()
+
+        monkeypatch.setattr(world.agent._cleaner, "_clean", counted)
+        for name, index in (("p", "x"), ("q", "1")):
+            stored = world.api.get(PODS, "team", name)
+            assert stored is not None
+            texts = {**stored["metadata"]["annotations"], keys.INDEX: index, keys.ASSIGNED: "false"}
+            world.api.put(PODS, {**stored, "metadata": {**stored["metadata"], "annotations": texts}})
+
+        def of(name: str) -> str:
+            stored = world.api.get(PODS, "team", name)
+            return str(stored["metadata"]["annotations"][keys.ASSIGNED]) if stored else ""
+
+        await eventually(lambda: of("q") == "true", "the other pod has its mark again")
+        before = looks[0]
+        await eventually(lambda: looks[0] > before + 2, "grants are cleaned up as before")
+        assert of("p") == "false" and world._task is not None and not world._task.done()
 
 
 async def test_a_refused_mark_is_not_tried_again(world: World) -> None:

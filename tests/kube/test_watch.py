@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_api import FakeApi, Refusal, recorded
+from structlog.testing import capture_logs
 
 from cgpu_kube import api as kube
 from cgpu_kube import watch
@@ -132,6 +133,38 @@ async def test_a_watch_that_ends_resumes_without_a_list() -> None:
         server.put("api/v1/pods", pod("last"))
         await until(lambda: same(one.watcher, server))
         assert one.watcher.relists == 1
+
+
+@pytest.mark.parametrize("where", ["keep", "on_change"])
+@pytest.mark.parametrize("fault", [OverflowError("cannot convert float infinity to integer"), KeyError("x")], ids=repr)
+async def test_an_object_that_cannot_be_read_is_skipped(where: str, fault: Exception) -> None:
+    """In the list and in the watch: the others are there, the process goes on, and the log names one a minute."""
+    seen: list[str] = []
+
+    def look(found: dict) -> dict:
+        name = found["metadata"]["name"]
+        if name.startswith("bad"):
+            raise fault
+        seen.append(name)
+        return found
+
+    options: dict = {"keep": look} if where == "keep" else {"on_change": lambda _old, new: look(new)}
+    with capture_logs() as lines:
+        await follow_what_cannot_be_read(options, seen)
+    (line,) = [line for line in lines if line["event"] == "an object was skipped"]
+    assert line["object"] == "d/bad-1"
+
+
+async def follow_what_cannot_be_read(options: dict, seen: list[str]) -> None:
+    async with api_and_client() as (server, client):
+        for name in ("a", "bad-1", "b"):
+            server.put("api/v1/pods", pod(name))
+        async with Following(client, **options) as following:
+            await until(lambda: {"a", "b"} <= set(seen))
+            server.put("api/v1/pods", pod("bad-2"))
+            server.put("api/v1/pods", pod("c"))
+            await until(lambda: "c" in seen)
+            assert following.watcher.skipped == 2 and not following.failures
 
 
 async def test_bookmarks_move_the_version() -> None:

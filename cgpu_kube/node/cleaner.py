@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""Grants of pods that are gone are revoked; pods that have one bear their mark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cgpu_kube.errors import KubeError
+from cgpu_kube.node import podview
+from cgpu_kube.node.cluster import Cluster
+from cgpu_kube.node.daemon import Cgpud
+from cgpu_kube.node.marks import Marks
+
+Say = Callable[[str, str], None]
+
+
+class Cleaner:
+    """@uses: whether a pod holds what the node offers. @say: a subject, and why it fails or ""."""
+
+    def __init__(
+        self, cluster: Cluster, cgpud: Cgpud, marks: Marks, uses: Callable[[dict[str, Any]], bool], say: Say
+    ) -> None:
+        self._cluster = cluster
+        self._cgpud = cgpud
+        self._marks = marks
+        self._uses = uses
+        self._say = say
+        self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
+        self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
+
+    async def run(self, every_s: float) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.clean()
+            await self._tried("pods are not marked", self._mark())
+
+    async def clean(self) -> None:
+        await self._tried("grants are not cleaned up", self._clean())
+
+    async def _tried(self, subject: str, work: Awaitable[None]) -> None:
+        """What pods and cgpud say is others'; nothing in it ends the agent."""
+        why = ""
+        try:
+            await work
+        except (KubeError, KeyError, TypeError, ValueError) as error:
+            why = str(error)
+        self._say(subject, why)
+
+    async def _mark(self) -> None:
+        for pod in self._cluster.pods_here():
+            if self._uses(pod) and str(pod["metadata"].get("uid")) in self._granted:
+                await self._marks.assigned(pod)
+
+    async def _clean(self) -> None:
+        """Revoke the grants of pods that were not here twice in a row: one may be newer than the watch."""
+        watch = self._cluster.pods
+        if not watch.synced.is_set() or watch.failing:
+            return
+        subjects = (await self._cgpud.ask("grants"))["grants"]
+        alive = {uid for pod in self._cluster.pods_here() for uid in podview.uids(pod)}
+        self._marks.forget_others(alive)
+        self._granted = frozenset(str(one["uid"]) for one in subjects if one.get("uid"))
+        gone = [one for one in subjects if one.get("uid") and one["uid"] not in alive]
+        for one in gone:
+            if (one["uid"], one["container"]) in self._stale:
+                await self._cgpud.ask("revoke", grant=one)
+        self._stale = {(one["uid"], one["container"]) for one in gone}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""Which agent of a node serves, of the unit's and the DaemonSet's, or of a DaemonSet's last and next one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class Turn:
+    """The lock of a file, which the kernel takes from a process that ends. A socket in /run does not do: when /run
+    is cleared, the next agent gets it while the last one serves."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def take(self) -> bool:
+        """Is it this agent's, now or from now on? A file that was removed counts for nothing. Raises OSError."""
+        if self._is_mine():
+            return True
+        self.give()
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.give()  # an open file without the lock would count as taken
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        return self._is_mine()  # else it was removed meanwhile: the next look makes another one
+
+    def is_free(self) -> bool:
+        """Whether no agent has it, without taking it. Raises OSError."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def _is_mine(self) -> bool:
+        if self._fd < 0:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except OSError:
+            return False
+
+    def give(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
