@@ -210,7 +210,7 @@ def _draining(paths: Paths, changed: bool, as_json: bool, on: bool) -> None:
 
     there = drain.remaining(paths)
     was = "" if changed else " already" if on else " anyway"
-    lines = [f"new containers are refused{was}, {len(there)} left" if on else "containers may start" + was]
+    lines = [f"new slices are refused{was}, {len(there)} left" if on else "containers may start" + was]
     lines += [f"  {name}" for name in drain.names_of(paths, there)] if on else []
     data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
     result(as_json, data, "\n".join(lines))
@@ -220,7 +220,7 @@ def _draining(paths: Paths, changed: bool, as_json: bool, on: bool) -> None:
 @as_json_option
 @pass_paths
 def cordon(paths: Paths, as_json: bool) -> None:
-    """Refuse new containers from now on, until cgpu uncordon, a cold upgrade or the next boot."""
+    """Refuse new slices from now on, until cgpu uncordon, a cold upgrade or the next boot."""
     from . import drain
 
     _draining(paths, drain.begin(paths), as_json, True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.kernel_abi import UVM_NAMES
+from cgpu_common.keys import SLICE_AUTO
 from cgpu_common.proc import (
     Paths,
     containers,
@@ -92,6 +93,8 @@ def node_value(node: str, text: str) -> int:
         if size > SIZE_MAX:
             raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
         return size
+    if node == "slice_us" and text == "auto":
+        return SLICE_AUTO
     if node == "highprio":
         return _number(text, 1, "0 or 1")
     return _number(text, NUMBER_MAX, "a whole number, not negative")

@@ -347,7 +347,7 @@ def controls(facts: Facts) -> list[Finding]:
         elif needed in gpu.control_seen.split(","):
             out.append(Finding(name, OK, f"{label}: {needed} was seen to act"))
         elif facts.effect_check.get(gpu.index) == "blind":
-            text = f"{label}: the driver provides no samples, so {needed} cannot be verified"
+            text = f"{label}: no samples, or slices too short for them, so {needed} cannot be verified"
             out.append(Finding(name, WARNING, text, "compare the shares of two busy containers by hand"))
         else:
             out.append(Finding(name, OK, f"{label}: {needed} is not verified yet: that takes two busy containers"))

@@ -127,6 +127,7 @@ def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """The head and a line for each row. @width None: as wide as it needs to be."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     gap = GAP
     widths = _widths(columns, rows)
     if width is not None and _total(widths, gap) > width:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import posixpath
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from .edit import (
@@ -36,8 +37,8 @@ CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtim
 VERSION = "version = 2\n"
 RUNC = ("# cgpu: begin of runc, as it is where no runtimes are named\n", "# cgpu: end of runc\n")
 DEFAULT = ("# cgpu: begin of the default runtime\n", "# cgpu: end of the default runtime\n")
+CDI = ("# cgpu: begin of enable_cdi\n", "# cgpu: end of enable_cdi\n")
 _WAS = "# before cgpu: "
-_KEY = "default_runtime_name"
 TYPE = 'runtime_type = "io.containerd.runc.v2"'
 
 
@@ -115,10 +116,10 @@ def _nvidia(cri: object, plugin: str, runtime: str) -> str:
     )
 
 
-def _section(text: str, plugin: str) -> tuple[str, str, str] | None:
-    """The text up to and with the header of the CRI plugin's own table, the table, the rest; None: no such header."""
-    name = rf"""(?:{re.escape(plugin)}|"{re.escape(plugin)}"|'{re.escape(plugin)}')"""
-    header = re.search(rf"^[ \t]*\[[ \t]*plugins\.{name}\.containerd[ \t]*\][^\n]*(?:\n|\Z)", text, re.M)
+def _section(text: str, table: tuple[str, ...]) -> tuple[str, str, str] | None:
+    """The text up to and with the header of this table, the table, the rest; None: no such header."""
+    names = [rf"""(?:{re.escape(one)}|"{re.escape(one)}"|'{re.escape(one)}')""" for one in table]
+    header = re.search(rf"^[ \t]*\[[ \t]*{r'[.]'.join(names)}[ \t]*\][^\n]*(?:\n|\Z)", text, re.M)
     if header is None:
         return None
     next_header = re.compile(r"^[ \t]*\[", re.M).search(text, header.end())
@@ -126,38 +127,65 @@ def _section(text: str, plugin: str) -> tuple[str, str, str] | None:
     return text[: header.end()], text[header.end() : stop], text[stop:]
 
 
+@dataclass(frozen=True)
+class _Key:
+    """A key of the CRI plugin that is set. The line that it replaces stays as a comment, for the undoing."""
+
+    name: str
+    value: str | bool
+    within: tuple[str, ...]  # the plugin's own table
+    marks: tuple[str, str]
+    what: str  # in a refusal
+
+    def table(self, plugin: str) -> tuple[str, ...]:
+        return ("plugins", plugin, *self.within)
+
+    def put(self, text: str, plugin: str) -> str:
+        table = self.table(plugin)
+        if lookup(toml(text), *table, self.name) == self.value:
+            return text
+        head, body, rest = _section(text, table) or (text, "", "")
+        value = quoted(self.value) if isinstance(self.value, str) else str(self.value).lower()
+        line = f"{self.name} = {value}"
+        if found := re.search(rf"^[ \t]*{self.name}[ \t]*=[^\n]*(?:\n|\Z)", body, re.M):
+            mine = block(line, _WAS + found[0].rstrip("\n"), marks=self.marks)
+            body = body[: found.start()] + mine + body[found.end() :]
+        elif _section(text, table):
+            head, body = end_line(head), block(line, marks=self.marks) + body
+        else:
+            name = ".".join(("plugins", quoted(plugin), *self.within))
+            head = end_line(head) + block(f"[{name}]", line, marks=self.marks)
+        new = changed_only(text, head + body + rest, (*table, self.name))
+        if lookup(toml(new), *table, self.name) != self.value:
+            raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND)
+        return new
+
+    def take(self, text: str, record: Record, plugin: str) -> str:
+        """The text with the value that was there before."""
+        ours = find_block(record.after, *self.marks)
+        table = self.table(plugin)
+        if not ours or lookup(toml(text), *table, self.name) != self.value:
+            return text
+        if text.count(ours) != 1:
+            raise changed_since(self.what)
+        was = "".join(line.removeprefix(_WAS) for line in ours.splitlines(keepends=True) if line.startswith(_WAS))
+        return changed_only(text, text.replace(ours, was), (*table, self.name))
+
+
+#: nvidia as the runtime of pods that name none.
+_DEFAULT = _Key("default_runtime_name", "nvidia", ("containerd",), DEFAULT, "the default runtime")
+#: The devices of a claim: 1.7 skips them without it, and without an error.
+_CDI = _Key("enable_cdi", True, (), CDI, "enable_cdi")
+
+
 def _with_default(text: str, cri: object, plugin: str) -> str:
-    """nvidia as the runtime of pods that name none. The line that it replaces stays as a comment, for the undoing."""
     usual = _default(cri)[0]
     if usual == "nvidia":
         return text
     if usual != "runc":
         why = f"has {quoted(usual)} as the default runtime, and cgpu-runtime executes runc"
         raise EditRefused(why, "pods on it name the runtime class cgpu")
-    head, table, rest = _section(text, plugin) or (text, "", "")
-    line = f'{_KEY} = "nvidia"'
-    if found := re.search(rf"^[ \t]*{_KEY}[ \t]*=[^\n]*(?:\n|\Z)", table, re.M):
-        mine = block(line, _WAS + found[0].rstrip("\n"), marks=DEFAULT)
-        table = table[: found.start()] + mine + table[found.end() :]
-    elif _section(text, plugin):
-        head, table = end_line(head), block(line, marks=DEFAULT) + table
-    else:
-        head = end_line(head) + block(f"[plugins.{quoted(plugin)}.containerd]", line, marks=DEFAULT)
-    new = changed_only(text, head + table + rest, (*_runtimes(plugin)[:-1], _KEY))
-    if lookup(toml(new), *_runtimes(plugin)[:-1], _KEY) != "nvidia":
-        raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND)
-    return new
-
-
-def _without_default(text: str, record: Record, plugin: str) -> str:
-    """The text with the default runtime that was there before."""
-    ours = find_block(record.after, *DEFAULT)
-    if not ours or _default(lookup(toml(text), *_runtimes(plugin)[:-1]))[0] != "nvidia":
-        return text
-    if text.count(ours) != 1:
-        raise changed_since("the default runtime")
-    was = "".join(line.removeprefix(_WAS) for line in ours.splitlines(keepends=True) if line.startswith(_WAS))
-    return changed_only(text, text.replace(ours, was), (*_runtimes(plugin)[:-1], _KEY))
+    return _DEFAULT.put(text, plugin)
 
 
 def put(text: str, request: SetupRequest) -> str:
@@ -171,11 +199,17 @@ def put(text: str, request: SetupRequest) -> str:
     cri = lookup(data, *runtimes[:-1])
     new = _runc(cri, plugin) + _nvidia(cri, plugin, request.runtime)
     if not new:
-        return _with_default(text, cri, plugin) if request.default else text
+        return _with_keys(text, plugin, request)
     # The version precedes the blocks: it also applies to what others add to a file created here.
     top, added = ("", []) if data else (VERSION, [("version",)])
     done = changed_only(text, end_line(text) + top + new, (*runtimes, "nvidia"), (*runtimes, "runc"), *added)
-    return _with_default(done, lookup(toml(done), *runtimes[:-1]), plugin) if request.default else done
+    return _with_keys(done, plugin, request)
+
+
+def _with_keys(text: str, plugin: str, request: SetupRequest) -> str:
+    if request.default:
+        text = _with_default(text, lookup(toml(text), *_runtimes(plugin)[:-1]), plugin)
+    return _CDI.put(text, plugin) if request.cdi else text
 
 
 def _without_runc(text: str, record: Record, runtimes: tuple[str, ...]) -> str:
@@ -197,7 +231,7 @@ def _without_runc(text: str, record: Record, runtimes: tuple[str, ...]) -> str:
 def take(text: str, record: Record) -> str:
     plugin = _cri(toml(record.after))
     runtimes = _runtimes(plugin)
-    rest = text = _without_default(text, record, plugin)
+    rest = text = _DEFAULT.take(_CDI.take(text, record, plugin), record, plugin)
     if BEGIN in record.after and (BEGIN in text or lookup(toml(text), *runtimes, "nvidia") is not None):
         rest = changed_only(text, unblock(text, record), (*runtimes, "nvidia"))
         if _default(lookup(toml(rest), *runtimes[:-1]))[0] == "nvidia":

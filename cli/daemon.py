@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cgpu_common.proc import Paths
@@ -92,6 +93,11 @@ def rows(answer: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     """A list of objects in an answer; what is none of them is left out."""
     found = (answer or {}).get(key)
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def kernel_id(row: Mapping[str, Any]) -> Any:
+    """The id of the kernel's container behind a row of status: a claim's slice is named by the claim."""
+    return row.get("slice") or row.get("id")
 
 
 def drift_of(answer: dict[str, Any] | None) -> list[dict[str, Any]] | None:

@@ -11,7 +11,7 @@ from cgpu_common import policies
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Container, Gpu, Slot, slot_state
 
-from .columns import Column, cells, folded
+from .columns import Column, cells, folded, printable
 from .names import labels
 from .rates import Rates
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
@@ -86,7 +86,7 @@ def inspect_text(one: Inspected) -> str:
     ]
     for gpu, slot in one.slots:
         lines += _slot_lines(one, gpu, slot)
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def inspect_json(one: Inspected) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def gpu_text(
         f"{mib(slot.used)} of {mib(slot.memsize)} MiB, {slot_state(gpu, slot)}"
         for slot in gpu.slots
     ]
-    return "\n".join(part for line in lines for part in _fitting(line, width))
+    return "\n".join(part for line in map(printable, lines) for part in _fitting(line, width))
 
 
 def _fitting(line: str, width: int | None) -> list[str]:
@@ -279,7 +279,7 @@ def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[Shar
 def share_lines(changes: Sequence[ShareChange]) -> list[str]:
     width = max((len(one.shown) for one in changes), default=0)
     return [
-        f"  {one.shown:<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
+        f"  {printable(one.shown):<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
         for one in changes
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Refuse new containers: cgpud checks a file in /run/cgpu at every start of a container (docs/user/upgrade.md).
+"""Refuse new slices: cgpud checks a file in /run/cgpu at every start of a container (docs/user/upgrade.md).
 
 A file instead of a request: it stays in force when the daemon is restarted or replaced, and ends at the next boot.
 """

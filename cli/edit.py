@@ -44,6 +44,7 @@ class SetupRequest:
 
     runtime: str
     default: bool = False
+    cdi: bool = False
     others: Mapping[str, str] = field(default_factory=dict)
 
 

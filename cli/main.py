@@ -17,7 +17,7 @@ COMMANDS = {
     "cordon": (
         "cgpu_cli.admin",
         "cordon",
-        "Refuse new containers from now on, until cgpu uncordon, a cold upgrade or the next boot.",
+        "Refuse new slices from now on, until cgpu uncordon, a cold upgrade or the next boot.",
     ),
     "create": (
         "cgpu_cli.admin",

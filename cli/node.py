@@ -216,7 +216,7 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
 
     if status is None:
         return ()
-    ids = {row.get("id") for row in _rows(status)}
+    ids = {daemon.kernel_id(row) for row in _rows(status)}
     return tuple(
         label(one.id) for one in listed if not one.dying and is_our_cookie(int(one.cookie, 0)) and one.id not in ids
     )

@@ -14,7 +14,7 @@ from .render import ids_of, mib, percent, rounded, slot_json
 from .view import View
 
 SCHEMA_VERSION = 1
-DRAINING = "draining: new containers are refused on this node until cgpu uncordon"
+DRAINING = "draining: new slices are refused on this node until cgpu uncordon"
 PROCESSES_SHOWN = 8  # of a container
 UUID_SHOWN = 12
 BAR = 12

@@ -119,10 +119,10 @@ def read(paths: Paths) -> list[Sensors]:
 
 
 def names(rows: Iterable[Mapping[str, Any]]) -> dict[str, Names]:
-    """Of the containers in cgpud's status, by id."""
+    """Of the containers in cgpud's status, by the kernel's id; of those that share a claim's slice the last one's."""
     out = {}
     for row in rows:
         found = row.get("names")
         if isinstance(found, dict):
-            out[_text(row.get("id"))] = Names(*(_text(found.get(key)) for key in ("name", "pod", "namespace")))
+            out[_text(daemon.kernel_id(row))] = Names(*(_text(found.get(key)) for key in ("name", "pod", "namespace")))
     return out

@@ -15,7 +15,7 @@ import glob
 import json
 import os
 import stat
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +256,7 @@ def change(paths: Paths, name: str, request: SetupRequest, undo: bool, dry_run: 
             _check_runtime(paths.root, request.runtime)
             notes = _check_reader(paths.root, name, file, text)
             others = _others(paths.root, engine, real, text or "")
-            new = engine.put(text or "", SetupRequest(request.runtime, request.default, others)) or text
+            new = engine.put(text or "", replace(request, others=others)) or text
             if new is not None and new != text:
                 after = Record(request.runtime, _undone(engine, text, record), new, _missing(real, record))
     except EditRefused as err:
@@ -298,18 +298,24 @@ def _text(done: dict[str, Any]) -> str:
     is_flag=True,
     help="docker, containerd: as the default runtime too, for containers and pods that name none.",
 )
+@click.option("--cdi", is_flag=True, help="containerd: enable_cdi too, which claims need with 1.7.")
 @click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
 @click.option("--undo", is_flag=True, help="Remove the changes of this command, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 @click.make_pass_decorator(Paths)
-def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool, undo: bool, as_json: bool) -> None:
+def setup(
+    paths: Paths, engine: str, runtime: str, default: bool, cdi: bool, dry_run: bool, undo: bool, as_json: bool
+) -> None:
     """Put cgpu-runtime in front of runc in the configuration of ENGINE.
 
     Shows the difference, writes the file, and shows the next step.
     """
     if default and engine not in ("docker", "containerd"):
         raise click.UsageError(f"--default is for docker and containerd, not for {engine}")
-    if default and undo:
-        raise click.UsageError("--undo goes without --default: it removes all changes of this command")
-    done = change(paths, engine, SetupRequest(runtime, default), undo, dry_run)
+    if cdi and engine != "containerd":
+        raise click.UsageError(f"--cdi is for containerd, not for {engine}")
+    if (default or cdi) and undo:
+        one = "--default" if default else "--cdi"
+        raise click.UsageError(f"--undo goes without {one}: it removes all changes of this command")
+    done = change(paths, engine, SetupRequest(runtime, default, cdi), undo, dry_run)
     result(as_json, done, _text(done))

@@ -89,7 +89,7 @@ def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected
         status = daemon.ask(paths, "status")
     except daemon.Silence as silent:
         status, silence = None, f"{silent.why} ({silent.remedy})"
-    followed = {row.get("id"): row for row in daemon.rows(status, "containers")}
+    followed = {daemon.kernel_id(row): row for row in daemon.rows(status, "containers")}
     out = []
     for box in boxes:
         slots = [(gpu, slot) for gpu in now.gpus for slot in gpu.slots if slot.id == box.id]

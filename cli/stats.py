@@ -66,7 +66,7 @@ KEPT = ("id", "name", "pod", "namespace", "refused_allocs",
 def _json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
     data = container_json(view, gpu, slot)
     memory = {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))}
-    rest = {"gpu": gpu.index, "memory": memory, "pids": len(slot.pids)}
+    rest = {"gpu": gpu.index, "memory": memory, "process_count": len(slot.pids)}
     return versioned({name: data[name] for name in KEPT} | rest)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -217,9 +218,18 @@ def to_load(paths: Paths, folder: Path | None) -> list[str]:
 
 
 def _load(paths: Paths, folder: Path | None, wanted: list[str]) -> list[str]:
-    for one in wanted:
-        _insert(paths, "insmod" if folder else "modprobe", one)
-    return [Path(one).stem for one in wanted]
+    """Load the modules; returns their names. After a failure, unload those again that were loaded."""
+    loaded: list[str] = []
+    try:
+        for one in wanted:
+            _insert(paths, "insmod" if folder else "modprobe", one)
+            loaded.append(Path(one).stem)
+    except CgpuError:
+        with contextlib.suppress(CgpuError):  # the first error is the cause
+            for name in reversed(loaded):
+                _when_free("rmmod", name)
+        raise
+    return loaded
 
 
 #: Errors of the tools for a signature that the kernel does not accept; the second under lockdown only.
@@ -250,7 +260,13 @@ def _swap(paths: Paths, folder: Path | None, wanted: list[str]) -> Cold:
         if mounted:
             _mount_nodes(paths)
         raise
-    loaded = _load(paths, folder, wanted)
+    try:
+        loaded = _load(paths, folder, wanted)
+    except CgpuError as err:
+        lost = _put_back(unloaded) if folder else []  # else modprobe would find what it could not load
+        if mounted and folder and not lost:
+            _mount_nodes(paths)
+        raise CgpuError(err.code, err.what, "; ".join([err.why, *lost]), err.hint) from err
     _mount_nodes(paths)
     after = registered(paths).active
     return Cold(before, module_version(paths), unloaded, loaded, found.active if found else None, after)

@@ -130,6 +130,12 @@ def test_ps(cli: Cli) -> None:
     assert [(row["gpu"], row["id"]) for row in rows] == [(0, ID1), (0, ID2)]
 
 
+def test_a_slice_by_the_files_word(cli: Cli) -> None:
+    """cgpu.toml and the lines of what differs say auto; the kernel's number for it is 0."""
+    assert cli.cgpu("set", "gpu", "0", "slice_us", "auto").stdout == "gpu 0 slice_us: 5000 -> 0\n"
+    assert cli.cgpu("set", "gpu", "0", "slice_us", "automatic").exit_code == Exit.USAGE
+
+
 @pytest.mark.parametrize(("value", "text"), [("3", "3"), ("fixed", "3"), ("Fair", "0"), ("native", "5")])
 def test_set_policy_by_number_or_name(cli: Cli, value: str, text: str) -> None:
     assert cli.cgpu("set", "gpu", "0", "policy", value).stdout == f"gpu 0 policy: 2 -> {text}\n"

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 
 from cgpu_cli import checks, daemon, doctor, node, ways
 from cgpu_cli.edit import TOOLKIT
 from cgpu_cli.facts import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts, OwnLimits, RefusedStart
+from cgpu_common.cookie import COOKIE_BITS, COOKIE_MARK
 from cgpu_common.exits import Exit
 from cgpu_common.proc import Paths
 
@@ -214,7 +216,7 @@ def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status
     [
         (2, "freeze", "watching", OK, "freeze was seen to act"),
         (2, "none", "watching", OK, "not verified yet"),
-        (2, "none", "blind", WARNING, "provides no samples"),
+        (2, "none", "blind", WARNING, "no samples, or slices too short"),
         (4, "freeze", "blind", WARNING, "timeslice cannot be verified"),
         (5, "none", "blind", OK, "needs none"),
     ],
@@ -248,6 +250,17 @@ def test_the_run_state(tree: Tree, policy: int, source: str, errors: int, status
     (found,) = checks.run_states(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text
     assert (found.remedy != "") == (status == WARNING)
+
+
+def test_a_slice_of_a_claim_is_followed(tree: Tree) -> None:
+    """Its name in the kernel is the claim's: the containers that share it have records of their own."""
+    claim, lost = "claim-1", "d" * 64
+    marks = [inst_line(claim, COOKIE_MARK << COOKIE_BITS), inst_line(lost, COOKIE_MARK << COOKIE_BITS | 1)]
+    tree.listed(inst_line(ID1, 1), *marks)
+    rows = [{"id": "f" * 64, "slice": claim, "phase": "bound"}, {"id": "e" * 64, "slice": claim, "phase": "bound"}]
+    with daemon_at(tree.root, {"status": packed({"ok": True, "containers": rows})}):
+        found = node.read(Paths.below(str(tree.root)))
+    assert found.unfollowed == (lost[:12],)
 
 
 def test_a_dying_container_is_stale(tree: Tree) -> None:

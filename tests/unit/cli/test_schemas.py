@@ -181,3 +181,42 @@ def test_a_document_with_more_or_less_is_none() -> None:
         if "properties" in one:
             assert one["additionalProperties"] is False, name
             assert set(one["required"]) <= set(one["properties"]), name
+
+
+#: Names of another thing in another document: `gpu` is its number, and in `gpu show` the GPU itself.
+OF_OTHERS = {"after", "before", "cgpud", "containers", "control", "gpu", "lost", "nodes", "status", "weight", "why"}
+
+
+def kinds(one: dict[str, Any], document: dict[str, Any]) -> frozenset[str]:
+    """The types of a value, without null."""
+    while "$ref" in one:
+        found: Any = document
+        for part in one["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        one = found
+    values = one.get("enum", [one["const"]] if "const" in one else [])
+    if values:
+        names = {"str": "string", "int": "number", "bool": "boolean"}
+        return frozenset(names.get(type(value).__name__, "null") for value in values) - {"null"}
+    types = one["type"] if isinstance(one["type"], list) else [one["type"]]
+    return frozenset("number" if name == "integer" else name for name in types) - {"null"}
+
+
+def test_a_name_has_one_type() -> None:
+    """Over all documents: a reader of one takes the value of another for the same."""
+    found: dict[str, set[frozenset[str]]] = {}
+
+    def walk(node: Any, document: dict[str, Any]) -> None:
+        if isinstance(node, dict):
+            properties = node.get("properties")
+            for name, one in properties.items() if isinstance(properties, dict) else ():
+                if isinstance(one, dict) and one.keys() & {"$ref", "type", "enum", "const"}:
+                    found.setdefault(name, set()).add(kinds(one, document))
+        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            walk(inner, document)
+
+    for path in sorted(FOLDER.glob("*.schema.json")):
+        document = json.loads(path.read_text())
+        walk(document, document)
+    assert len(found) > 100
+    assert {name for name, types in found.items() if len(types) > 1} == OF_OTHERS

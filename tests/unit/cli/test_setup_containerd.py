@@ -361,6 +361,51 @@ def test_the_default_may_come_later_and_others_lines_stay(tmp_path: Path) -> Non
     assert host.text == f'version = 2\n[{TABLE}]\ndefault_runtime_name = "runc"\n[plugins."a.b"]\nx = 1\n'
 
 
+# ---- --cdi: the devices of claims ----
+
+PLUGIN = f'plugins."{CRI[2]}"'
+
+
+@needs_containerd
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        DEBIAN,
+        f"version = 2\n{SYSTEMD}",
+        f"version = 2\n[{PLUGIN}]\n  enable_cdi = false # of dump\n  sandbox_image = 'x'\n{SYSTEMD}",
+        f"version = 2\n[{PLUGIN}]\nsandbox_image = 'x'\n",
+        f"version = 2\n[{PLUGIN}]",
+        "[plugins.cri]\nenable_cdi = false\n",
+        f"version = 3\n[plugins.'{CRI[3]}']\nenable_cdi = false\n",
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--default",)])
+def test_claims_get_their_devices(tmp_path: Path, text: str | None, more: tuple[str, ...]) -> None:
+    """containerd 1.7 skips them without an error unless its file has enable_cdi = true."""
+    host = Host(tmp_path, "containerd", text)
+    host.ok("--cdi", *more)
+    after = host.text or ""
+    assert "set up already: nothing changed" in host.ok("--cdi", *more)
+    (plugin,) = (one for name, one in host.data()["plugins"].items() if name in CRI.values())
+    assert plugin["enable_cdi"] is True
+    if "plugins.cri" not in after:
+        host.write(version_2(after))
+        assert section(dump(host.file, tmp_path))["runtimes"]["nvidia"]["options"]["BinaryName"] == OURS
+        host.write(after)
+    host.ok("--undo")
+    assert host.text == text
+
+
+def test_cdi_that_was_on_stays_on(tmp_path: Path) -> None:
+    text = f"version = 2\n[{PLUGIN}]\nenable_cdi = true\n"
+    host = Host(tmp_path, "containerd", text)
+    host.ok("--cdi")
+    assert (host.text or "").count("enable_cdi") == 1
+    host.ok("--undo")
+    assert host.text == text
+
+
 def test_another_default_runtime_stays(tmp_path: Path) -> None:
     """Its pods would run under runc."""
     host = Host(tmp_path, "containerd", f'version = 2\n{KATA}[{TABLE}]\ndefault_runtime_name = "kata"\n')

@@ -83,6 +83,10 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: {"containers": [row]})
     assert cli.cgpu("inspect", "gpu_test1").stdout == INSPECTED
     assert "cgpud      does not follow it" in cli.cgpu("inspect", ID2).stdout
+    of_claim = {"id": "f" * 64, "slice": ID2, "phase": "bound", "pid": 322, "cgroup": "/docker/y"}
+    monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: {"containers": [row, of_claim]})
+    assert "does not follow it" not in cli.cgpu("inspect", ID2).stdout
+    monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: {"containers": [row]})
     data = json.loads(cli.cgpu("inspect", "gpu_test1", ID2, "--json").stdout)
     assert data["schema_version"] == 1
     one, other = data["containers"]
@@ -90,6 +94,15 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one["nodes"] == {"major": 240, "ctl_minor": 1, "uvm_minor": 2}
     assert one["gpus"][0]["processes"] == [{"pid": 19772, "name": "python3", "used_bytes": 256 * MIB}]
     assert (other["id"], other["cgpud"], other["gpus"][0]["weight"]) == (ID2, None, 2)
+
+
+def test_inspect_prints_no_control_character(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant names its processes: an escape sequence would write to the administrator's terminal."""
+    write(tree.root / "proc/19772/comm", "\x1b]0;a\x07b\rc")
+    monkeypatch.setattr(show, "SAMPLE_S", 0.01)
+    text = Cli(tree).cgpu("inspect", "gpu_test1").stdout
+    assert "Processes 19772 ?]0;a?b?c (256 MiB)" in text
+    assert all(char.isprintable() for line in text.split("\n") for char in line)
 
 
 def test_inspect_of_one_with_a_ceiling(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,9 +282,9 @@ def completed(tree: Tree, *words: str) -> set[str]:
         (("destroy", "g"), {"gpu_test1"}),
         (("inspect", "aab"), {ID2[:12]}),
         (("set", "container", "012"), {ID1[:12]}),
-        (("policy", "set", "w"), {"weighted"}),
+        (("policy", "set", "w"), {name for name in policies.NAMES if name.startswith("w")}),
         (("policy", "set", "fair", "--gpu", ""), {"0", "1"}),
-        (("set", "gpu", "0", "policy", "f"), {"fair", "fixed"}),
+        (("set", "gpu", "0", "policy", "f"), {name for name in policies.NAMES if name.startswith("f")}),
         (("set", "gpu", "0", "uvm", ""), {"deny", "account"}),
         (("set", "gpu", ""), {"0", "1"}),
         (("doc",), {"doctor"}),
@@ -327,10 +340,10 @@ def test_a_word_that_is_no_gpu_or_two(two: Tree) -> None:
 def test_a_drained_node_shows_it(tree: Tree) -> None:
     write(tree.root / "run/cgpu/drain", "")
     cli = Cli(tree)
-    assert "draining: new containers are refused" in cli.smi("--no-sample").stdout
+    assert "draining: new slices are refused" in cli.smi("--no-sample").stdout
     assert json.loads(cli.smi("--no-sample", "--json").stdout)["draining"] is True
     found = cli.cgpu("ps")
-    assert "draining" not in found.stdout and "draining: new containers are refused" in found.stderr
+    assert "draining" not in found.stdout and "draining: new slices are refused" in found.stderr
     assert json.loads(cli.cgpu("ps", "--json").stdout)["draining"] is True
 
 

@@ -252,6 +252,7 @@ def test_stats_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[1].split()[:3] == [ID1[:12], "gpu_test1", "0"]
     rows = [json.loads(line) for line in cli.cgpu("stats", "--no-stream", "--format", "json").stdout.splitlines()]
     assert [(one["schema_version"], one["memory"]["used_bytes"]) for one in rows] == [(1, 256 * MIB), (1, 512 * MIB)]
+    assert rows[0]["process_count"] == 1 and "pids" not in rows[0], "pids is a list everywhere"
     assert len(cli.cgpu("stats", "--no-stream", "gpu_test1").stdout.splitlines()) == 2
     assert cli.cgpu("stats", "nobody", "--no-stream").exit_code == 5
 
@@ -266,7 +267,7 @@ def test_stats_stream(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cordon(cli: Cli) -> None:
     """`drain` does the same, with the wait."""
-    assert "new containers are refused, 2 left" in cli.cgpu("cordon").stdout
+    assert "new slices are refused, 2 left" in cli.cgpu("cordon").stdout
     assert "already" in cli.cgpu("drain").stdout
     data = json.loads(cli.cgpu("uncordon", "--json").stdout)
     assert (data["draining"], data["changed"]) == (False, True)

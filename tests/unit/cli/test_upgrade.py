@@ -309,6 +309,22 @@ def test_what_does_not_go_is_put_back(empty: Tree, empty_cli: Cli, tools: Tools)
     assert not (empty.root / "run/cgpu/drain").exists()
 
 
+@pytest.mark.parametrize("module, loaded", [("cgpu_km", []), ("cgpu_core_0_2_0", ["cgpu_km"])])
+def test_what_cannot_be_loaded_leaves_the_old_modules(
+    empty: Tree, empty_cli: Cli, tools: Tools, module: str, loaded: list[str]
+) -> None:
+    where = tools.has_mounted()
+    folder = tools.folder(cgpu_km="0.2.0", cgpu_core_0_2_0="0.2.0")
+    tools.refuses("insmod", module, "Invalid module format")
+    result = empty_cli.cgpu("upgrade", "--cold", "--from", str(folder), "--json")
+    assert result.exit_code == 1
+    assert error(result)["why"].endswith("Invalid module format")
+    last = tools.asked[tools.asked.index(f"insmod {folder / module}.ko") + 1 :]
+    unloaded = [f"rmmod {name}" for name in loaded]
+    assert last == [*unloaded, "modprobe cgpu_km", f"modprobe {CORE}", f"mount -t cgpu cgpu {where}"]
+    assert not (empty.root / "run/cgpu/drain").exists()
+
+
 def test_a_module_in_use_for_a_moment_is_unloaded_again(
     empty_cli: Cli, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +415,7 @@ def test_a_drain_that_takes_too_long_stays(tree: Tree, cli: Cli, tools: Tools) -
     assert error(result)["hint"] == "new starts are still refused: cgpu drain --undo"
     result = cli.cgpu("create", "ab", "--gpu", "0", "--memsize", "1GiB", "--json")
     assert (result.exit_code, error(result)["why"]) == (1, "this node is being drained")
-    assert cli.cgpu("drain").stdout.splitlines()[0] == "new containers are refused already, 2 left"
+    assert cli.cgpu("drain").stdout.splitlines()[0] == "new slices are refused already, 2 left"
     assert json.loads(cli.cgpu("drain", "--undo", "--json").stdout)["draining"] is False
     assert not (tree.root / "run/cgpu/drain").exists()
 

@@ -13,9 +13,10 @@ from golden_files import golden
 
 from cgpu_cli.columns import cells
 from cgpu_cli.main import cgpu
+from cgpu_common import policies
 
 LONG = "k8s_trainer_llama-70b-finetune-experiment-42-worker-0_ml-platform-production"
-TABLES = (("ps",), ("stats", "--no-stream"), ("gpu", "list"), ("policy", "list"))
+TABLES = (("ps",), ("stats", "--no-stream"), ("gpu", "list"))
 CLUSTER = """
 [[pool]]
 name = "a-pool-of-nodes-with-a-name-of-some-length-in-europe-west-4"
@@ -56,6 +57,16 @@ def test_the_tables(node: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> 
     assert max(map(cells, text.splitlines())) <= width
     assert all(text.count(one[:12]) >= 2 for one in (ID1, ID2, ID3)), "an id is never shortened: it is what is typed"
     golden(f"tables-{width}.txt", text)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_the_policies(node: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """No golden file, which each new policy would change."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = Cli(node).cgpu("policy", "list").stdout.splitlines()
+    assert max(map(cells, lines)) <= width
+    text = " ".join(lines)
+    assert sorted(policies.NAMES, key=lambda name: text.index(f" {name} ")) == list(policies.NAMES)
 
 
 def test_nothing_is_shortened_in_a_pipe(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

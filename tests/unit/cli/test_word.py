@@ -36,6 +36,8 @@ def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
     ("words", "sentence"),
     [
         (("setup", "docker", "--default", "--undo"), "--undo goes without --default"),
+        (("setup", "containerd", "--cdi", "--undo"), "--undo goes without --cdi"),
+        (("setup", "docker", "--cdi"), "--cdi is for containerd, not for docker"),
         (("setup", "podman", "--default"), "--default is for docker and containerd, not for podman"),
         (("nodes", "--kubernetes", "--state", "bogus"), "'ok', 'draining', 'no module', 'down'"),
         (("nodes", "--prometheus", "127.0.0.1:1"), "'127.0.0.1:1' is no address of HTTP (http://"),
