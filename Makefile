@@ -24,10 +24,12 @@ ifneq ($(filter cuda%,$(KIND)),)
 NVIDIA ?= 550
 endif
 USER_SPACE = $(if $(NVIDIA),nvidia)
+# Container engines newer than this machine's.
+NEWER_ENGINES = $(if $(ENGINES),engines)
 # A Kubernetes cluster in the machine.
 CLUSTER = $(if $(filter kube,$(KIND)),kube)
 # A machine with systemd installs them; then the node installer, with the modules of its kernel.
-PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb node-image)
+PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb node-image sysext)
 KERNELS ?= $(if $(PACKAGES),$(KERNEL))
 
 # NVIDIA's own kernel driver, and its user space over it.
@@ -39,15 +41,15 @@ endif
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD TUTORIAL \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
-       PREFIX DESTDIR UNITDIR ZSHDIR SYSTEM_PYTHON KEY CERT NVIDIA KERNEL_DRIVER CHIPS
+       PREFIX DESTDIR UNITDIR ZSHDIR SYSTEM_PYTHON KEY CERT NVIDIA KERNEL_DRIVER CHIPS ENGINES
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
+.PHONY: help setup nvidia engines kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc config-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel node-image modules-image install uninstall deb rpm release build-range build-clang test-install
+        setup-install setup-deb setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -63,7 +65,7 @@ modules-all: setup ## the same for every kernel that is there, or KERNELS='6.1 6
 	@for k in $(or $(KERNELS),$(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release)))); do \
 		scripts/build-modules $$k $(MODULE_OPTIONS) || exit; done
 
-uml: setup ## Linux as a user program, for KERNEL=uml: eight minutes of processor time, once
+uml: setup ## Linux as a user program, for KERNEL=uml: five minutes of processor time, once
 	@scripts/setup kernel uml
 
 mutants: setup ## every core, daemon and runtime with one fault against the tests that have to notice it; build/mutants.json
@@ -73,16 +75,19 @@ tools: setup ## build the user programs that the guest needs (cgpu-runtime, nvsi
 	@scripts/build-tools
 
 nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the tests run on it
-	@scripts/setup-nvidia $(or $(NVIDIA),550) $(if $(filter cuda_nvcc,$(KIND)),nvcc)
+	@scripts/setup-nvidia $(or $(NVIDIA),550) $(if $(filter cuda_nvcc,$(KIND)),nvcc libraries)
 	@scripts/build-cuda $(or $(NVIDIA),550)
+
+engines: setup ## container engines of ENGINES=trixie|sid for the tests, unpacked below build/engines: 110 MB to download
+	@scripts/setup-engines $(or $(ENGINES),sid)
 
 kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 132 MB to download, minutes to build
 	@scripts/setup-kube
 
-vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
+vm: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
 	@$(VM) $(if $(TEST),suite $(KIND) $(TEST),run)
 
-vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal; TUTORIAL=1: for the commands of docs/user/tutorial.md
+vm-shell: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) ## the same with a shell on this terminal; TUTORIAL=1: for the commands of docs/user/tutorial.md
 	@$(VM) shell
 
 tutorial: modules tools $(CLUSTER) ## every command of docs/user/tutorial.md and howto.md, without a GPU; KIND=kube: tutorial-kubernetes.md; build/tutorial.json
@@ -171,7 +176,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 test-driver: modules tools driver nvidia ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_pair|driver_icount, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_pair|driver_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's own kernel driver, in a machine with a simulated card: build/forward.json; STEPS='smi walk limit ratio'
@@ -179,7 +184,7 @@ forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's
 	@scripts/build-modules uml $(MODULE_OPTIONS)
 	@KERNEL_DRIVER=550 NVIDIA=550 BARE=1 ICOUNT=1 CPUS=1 CPU_FEATURES=+xsave,+xsaveopt,+avx TIMEOUT=$(or $(TIMEOUT),3600) $(VM) run 'python tests/forward/rehearse.py $(STEPS)'
 
-module-run: modules tools nvidia ## what tests/hardware/module-run takes to a machine with a card, in build/module-run: at most 64 MiB
+module-run: nvidia ## what tests/hardware/module-run takes to a machine with a card, in build/module-run: at most 64 MiB
 	@scripts/setup kernel uml
 	@scripts/build-modules uml $(MODULE_OPTIONS)
 	@tests/hardware/module-run --pack build/module-run
@@ -229,8 +234,8 @@ bench-sched: modules tools ## every policy beside others' rules; build/bench-sch
 	@$(PYTHON) tests/bench/sched_vm.py
 	@$(PYTHON) tests/bench/sched.py --vm-rows build/bench-sched-vm.json
 
-bench-quick: setup ## the same bars on fewer scenarios, two minutes; a level of make test
-	@$(PYTHON) tests/bench/sched.py --quick
+bench-quick: setup ## the same bars on fewer scenarios and one seed, a minute, or SEEDS=3; a level of make test
+	@$(PYTHON) tests/bench/sched.py --quick $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-engine: modules tools ## what a container's start and end cost more, and what the daemon does
 	@$(PYTHON) tests/bench/engine.py
@@ -261,6 +266,9 @@ deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 node-image: wheel ## the node installer's image, build/image/cgpu-node_*.tar: KERNELS='6.1 /lib/modules/RELEASE/build' adds modules; KEY= CERT= sign them
 	@scripts/node-image node $(KERNELS)
 
+sysext: wheel ## a system extension for hosts with a read-only /usr (Flatcar), build/image/sysext/RELEASE/cgpu.raw: KERNELS= as above; KEY= CERT=
+	@scripts/node-image sysext $(KERNELS)
+
 modules-image: ## modules alone, for Kernel Module Management: KERNEL=6.1 or a folder with headers; KEY= CERT= sign them
 	@scripts/node-image modules $(KERNEL)
 
@@ -278,4 +286,4 @@ build-range: setup ## the modules against the oldest and newest kernel of each s
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/image build/clang
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/image build/clang build/ccache

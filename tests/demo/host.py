@@ -68,7 +68,7 @@ REAL = Show(
         "containers": {"gpu_test1", "gpu_test2"},
         "over_limit": {"result", "neighbour_alive"},
         "ratio": {"asked", "got", "error_pct"},
-        "programs": {"nvidia-smi", "nvidia-smi -L", "pynvml", "gpuload", "walk", *ways.WAYS},
+        "programs": {"nvidia-smi", "nvidia-smi -L", "pynvml", "gpuload", "walk", *ways.of_branch(550), *ways.LATER},
     },
     {"NVIDIA": "550"},
     ("nvidia",),

@@ -123,12 +123,18 @@ class Real(Demo):
         step("CUDA's newer ways to memory in a container with 1 of 15 GiB: what it is charged at each phase")
         names = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")
         options = [word for name in names for word in ("-e", name)]
+        if ways.UTILITY.exists():
+            options += ["-v", f"{ways.UTILITY}:{ways.UTILITY}:ro", "-e", f"CUDA_CHECKPOINT={ways.UTILITY}"]
         full_id = must("docker", "run", "-d", "--runtime=nvidia", *options, self.image, "sleep", "100000").strip()
         directory = GPU / full_id[:12]
         for name in ways.of_branch(int(BRANCH)):
             found = ways.run(("docker", "exec", "-i", full_id), name, lambda: stat(directory, "used_bytes"))
             self.program_said(name, not found.problem, str(found))
             self.report["programs"][name]["charged_bytes"] = {phase: charged for phase, _, charged in found.phases}
+        for name, begins in ways.LATER.items():
+            found = ways.run(("docker", "exec", "-i", full_id), name, lambda: stat(directory, "used_bytes"))
+            self.claims.check(f"{name} of {BRANCH}", found.problem == ways.lacks(begins), str(found))
+            self.report["programs"][name] = {"branch": BRANCH, "result": str(found), "charged_bytes": {}}
         self.claims.check("nothing of it is charged any more", stat(directory, "used_bytes") == 0, "0 bytes")
         must("docker", "rm", "-f", full_id)
         self.claims.check("the container ends", until(60, lambda: not directory.exists()), str(directory))

@@ -65,8 +65,20 @@ NOT_OURS = (
 )
 
 
+#: DKMS compiles the same files for one kernel in several tests, and again in the next run: ccache has what gcc made of
+#: the same command, sources and headers. Its folder is in the repository, which boxes share.
+ENVIRONMENT = {
+    "PATH": "/usr/lib/ccache:/usr/sbin:/usr/bin:/sbin:/bin",
+    "CCACHE_DIR": str(REPO / "build/ccache"),
+    "CCACHE_MAXSIZE": "300M",
+    "CCACHE_NOCOMPRESS": "1",
+    "CCACHE_DEPEND": "1",  # a file that is not there costs what gcc takes, by the headers that gcc names
+    "LC_ALL": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+
 #: What an administrator enables by hand, and where each of them is wanted then.
-BY_HAND = ("cgpu-kube.service", "cgpu-mps@GPU-1.service", "cgpu-mps@GPU-2.service")
+BY_HAND = ("cgpu-kube.service", "cgpu-kube-keep.service", "cgpu-mps@GPU-1.service", "cgpu-mps@GPU-2.service")
 WANTED = "/etc/systemd/system/multi-user.target.wants"
 FIND_BY_HAND = "find /etc/systemd -name 'cgpu-kube*' -o -name 'cgpu-mps*'"
 WITNESS = """#!/bin/sh
@@ -75,8 +87,8 @@ case "$*" in *able*) SYSTEMD_OFFLINE=1 exec systemctl.real "$@" ;; esac
 """
 #: The calls of systemctl then, before the files of the units go.
 STOPPED_BY_HAND = {
-    "--quiet disable cgpu-kube.service cgpu-mps@.service there",
-    "stop cgpu-kube.service cgpu-mps@*.service there",
+    "--quiet disable cgpu-kube.service cgpu-kube-keep.service cgpu-mps@.service there",
+    "stop cgpu-kube.service cgpu-kube-keep.service cgpu-mps@*.service there",
 }
 
 
@@ -119,7 +131,7 @@ class Box:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
+            env=ENVIRONMENT,
             timeout=600,
         )
 

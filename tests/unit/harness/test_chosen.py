@@ -50,6 +50,8 @@ def test_markers_are_those_of_the_file_and_the_function(known):
         (["tests/vm/guest/driver"], "", "", ("6.1", "driver")),
         (["tests/vm/guest/memory/test_start.py::test_start_race[1]"], "", "", ("6.1", "plain")),
         (["tests/vm/guest/memory/test_start.py::test_start"], "", "", ("uml", "plain")),
+        (["test_shares.py"], "", "", ("uml", "icount")),
+        (["test_start.py::test_start_race"], "", "", ("6.1", "plain")),
         (["test_no_such"], "", "", ("uml", "plain")),
     ],
 )

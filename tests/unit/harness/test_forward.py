@@ -19,9 +19,14 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
+import alloc
 import home
+import inside
+import parts
 import pytest
+import ways
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -101,8 +106,8 @@ def files_of(pid: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def started(program: Path, folder: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
-    process = subprocess.Popen([program, folder / "socket"])
+def started(program: Path, folder: Path, stderr: IO[str] | None = None) -> Iterator[tuple[subprocess.Popen, Path]]:
+    process = subprocess.Popen([program, folder / "socket"], stderr=stderr)
     try:
         until((folder / "socket").exists, "nvforwardd does not start", 20)
         yield process, folder / "socket"
@@ -378,7 +383,37 @@ def test_a_process_whose_call_hangs_ends_with_nvforwardd(program: Path, tmp_path
     until(lambda: not is_there(pid), "a process outlives nvforwardd")
 
 
-@pytest.mark.parametrize(("uid", "flags"), [(0, ADMIN), (0, 0), (NOBODY, 0)], ids=["admin", "root", "nobody"])
+FIONREAD = termios.FIONREAD
+
+
+def test_a_call_is_logged_before_it_is_made(program: Path, tmp_path: Path, monkeypatch) -> None:
+    """So that the log names one that hangs; with the command, the class and the status of the driver's own calls."""
+    monkeypatch.setenv("NVFORWARDD_VERBOSE", "1")
+    control, alloc = 0xC020462A, 0xC030462B
+    with (tmp_path / "log").open("w") as log, started(program, tmp_path, stderr=log) as (_, path):
+        lane = Lane(path, next(PROCESSES))
+        reading, writing = os.pipe()
+        os.write(writing, b"abc")
+        lane.call(request(IOCTL, FIONREAD, [(4,)], fds=1) + bytes(8), [reading])
+        lane.call(
+            request(IOCTL, control, [(32,)], fds=1) + struct.pack("=8I", 1, 2, 0x20801234, *[0] * 4, 0x56), [reading]
+        )
+        lane.call(
+            request(IOCTL, alloc, [(48,)], fds=1) + struct.pack("=12I", 1, 2, 3, 0xC36F, *[0] * 6, 0x1B, 0), [reading]
+        )
+        lane.call(request(IOCTL, 72, [(400,)], fds=1) + struct.pack("=100I", *range(100)), [reading])
+        lane.close()
+        os.close(reading)
+        os.close(writing)
+    said = [line.split(": ", 3)[3] for line in (tmp_path / "log").read_text().splitlines()]
+    assert said[:2] == [f"begins ioctl {FIONREAD:#x}: 0: 0", f"ended ioctl {FIONREAD:#x}: 0: 3"]
+    assert said[2].startswith(f"begins ioctl {control:#x} control 0x20801234 status 0x56: 0: 1 2 20801234")
+    assert said[3].startswith(f"ended ioctl {control:#x} control 0x20801234 status 0x56: -{errno.ENOTTY}: ")
+    assert said[4].startswith(f"begins ioctl {alloc:#x} class 0xc36f status 0x1b: 0: 1 2 3 c36f")
+    assert said[6] == "begins ioctl 0x48: 0: 0 1 2 3 4 5 6 7 8 9 a b c d e f 60 61 62 63"
+
+
+@pytest.mark.parametrize(("uid", "flags"), [(0, ADMIN), (0, 0), (NOBODY, 0)], ids=["admin", "root", "no capability"])
 def test_when_nvforwardd_dies_its_processes_do(program: Path, tmp_path: Path, uid: int, flags: int) -> None:
     """Those that changed their user too; the guest sees the end of each lane."""
     with started(program, tmp_path) as (process, path):
@@ -514,6 +549,197 @@ def test_a_machine_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) ->
     assert home.boot(["sh", "-c", script], tmp_path, 1.0) == "ended after 1 s"
     time.sleep(0.2)
     assert not Path("/proc", (tmp_path / "pid").read_text().strip(), "exe").exists()
+
+
+def test_a_process_that_hangs_in_the_driver_is_left_behind(capsys) -> None:
+    class Hung:
+        pid = 4711
+
+        def wait(self, limit_s: float) -> None:
+            raise subprocess.TimeoutExpired("nvforwardd", limit_s)
+
+    home.reaped(Hung(), "nvforwardd")
+    assert "nvforwardd 4711 does not end" in capsys.readouterr().err
+
+
+def test_a_call_on_the_host_ends_with_its_limit(tmp_path: Path) -> None:
+    """And what it started, which has its pipes."""
+    began = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        home.call(["sh", "-c", "sleep 100 & sleep 100"], 0.3)
+    assert time.monotonic() - began < 20
+    assert home.call(["sh", "-c", "echo $SAID; exit 3"], 30, SAID="x").stdout == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "wanted"),
+    [
+        ("16G", {"/dev/shm": 20000, "/tmp": 90000}, ("/dev/shm", 16384)),
+        ("16G", {"/dev/shm": 9000, "/tmp": 90000}, ("/dev/shm", 9000)),
+        ("16G", {"/dev/shm": 51, "/tmp": 90000}, ("/tmp", 16384)),  # a container's 64 MiB
+        ("700M", {"/dev/shm": 51, "/tmp": 400}, ("/tmp", 400)),
+        ("700M", {"/tmp": 4000}, ("/tmp", 700)),
+    ],
+)
+def test_the_machine_has_no_more_memory_than_there_is_room(monkeypatch, asked, room, wanted) -> None:
+    """A page of the file for which there is none is a SIGBUS."""
+    monkeypatch.setattr(home, "room_mib", lambda: room)
+    assert home.memory(asked) == wanted
+    parts_ = home.Home(Path("linux"), Path("modules"), Path("nvforwardd"), memory=asked)
+    words = home.command_line(parts_, Path("/tmp/out"), Path("/tmp/x/socket"))
+    assert f"mem={wanted[1]}M" in words
+    assert "seccomp=on" in words
+
+
+def test_the_room_is_a_part_of_what_is_free() -> None:
+    found = os.statvfs("/tmp")
+    assert 0 < home.room_mib()["/tmp"] <= found.f_bavail * found.f_frsize * home.MEMORY_PCT // 100 >> 20
+
+
+# ---- what the steps are made of ----
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch) -> parts.Box:
+    """A container of a card whose number is 3, without the module."""
+    monkeypatch.setattr(parts, "NODES", tmp_path / "cgpu")
+    (tmp_path / "cgpu/d").mkdir(parents=True)
+    for name in ("nvidiactl", "nvidia3", "nvidia-uvm"):
+        (tmp_path / "cgpu/d" / name).touch()
+    made = parts.Box.__new__(parts.Box)
+    made.dir = "d"
+    return made
+
+
+@pytest.mark.parametrize("refused", ["", "nvidia3"])
+def test_a_program_runs_in_its_container_or_not_at_all(box, tmp_path, monkeypatch, refused: str) -> None:
+    """Where a node cannot be put in place it would be on the driver's, and its result the container's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    scripts = {"unshare": 'shift; exec "$@"', "setpriv": 'shift 2; exec "$@"'}
+    scripts["mount"] = f'echo "$3" >>{tmp_path}/mounted; [ "$3" != /dev/{refused or "none"} ]'
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    done = parts.call(*box.head(), "echo", "ran")
+    assert done.stdout == ("" if refused else "ran\n")
+    mounted = (tmp_path / "mounted").read_text().split()
+    assert "/dev/nvidia3" in mounted
+    assert refused or mounted == ["/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidiactl"]
+
+
+def test_without_setpriv_no_program_is_an_administrator(box, monkeypatch) -> None:
+    monkeypatch.setattr(parts.shutil, "which", lambda name: None)
+    with pytest.raises(RuntimeError, match="setpriv is not installed"):
+        box.head()
+
+
+class Endless:
+    """A driver that never refuses managed memory."""
+
+    def __init__(self) -> None:
+        self.device, self.taken = ctypes.c_int(), 0
+
+    def must(self, name: str, *args) -> None:
+        if name == "cuDeviceTotalMem_v2":
+            args[0]._obj.value = 1 << 30
+
+    def status(self, name: str, *args) -> int:
+        self.taken += 1
+        assert self.taken < 100
+        return 0
+
+    def context(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p()
+
+    def free(self, at) -> None:
+        pass
+
+
+def test_memory_without_an_end_is_had_up_to_the_total(monkeypatch, capsys) -> None:
+    """And one piece more, so that the result says that there was no limit."""
+    monkeypatch.setattr(alloc, "Cuda", Endless)
+    monkeypatch.setattr("sys.argv", ["alloc.py", "managed", "256"])
+    assert alloc.main() == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["allocated_mib"], said["refusal"]) == (1280, 0)
+
+
+def way(script: str, limit_s: float | None = None) -> ways.Outcome:
+    return ways.run(["sh", "-c", script], "a way", lambda: 5, limit_s)
+
+
+def test_a_way_that_hangs_is_ended_with_its_children() -> None:
+    began = time.monotonic()
+    assert way("sleep 100 & sleep 100", 0.3).problem == "ended after 0 s"
+    assert time.monotonic() - began < 20
+
+
+PHASES = """echo '{"phase": "none", "bytes": 0}'; read x; echo '{"phase": "all", "bytes": 7}'; read x;"""
+
+
+def test_a_charge_does_not_hide_a_call_that_failed() -> None:
+    assert way(PHASES).problem == way(PHASES).charge == "all: 0 bytes are charged, not 7"
+    failed = way(f"{PHASES} echo cuMemCreate: 2; exit 1")
+    assert (failed.problem, failed.charge) == ("cuMemCreate: 2", "all: 0 bytes are charged, not 7")
+
+
+@pytest.mark.parametrize(
+    ("simulated", "problem", "ok"), [(False, "charged", None), (True, "charged", False), (False, "status 1", False)]
+)
+def test_another_drivers_charge_is_reported_and_no_failure(tmp_path, monkeypatch, simulated, problem, ok) -> None:
+    found = ways.Outcome(problem=problem, charge="charged")
+    monkeypatch.setattr(inside.ways, "run", lambda *words: found)
+    monkeypatch.setattr(inside.ways, "WAYS", {"a way": {550}})
+    monkeypatch.setattr(inside.ways, "LATER", {})
+    monkeypatch.setattr(inside, "SIMULATED", simulated)
+    monkeypatch.setattr(inside, "slices", lambda: (1, 2))
+    monkeypatch.setattr(inside, "Box", EmptyBox)
+    inside.newer(parts.Report(tmp_path))
+    (line,) = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert line["ok"] is ok
+
+
+class EmptyBox:
+    """A container whose programs leave nothing."""
+
+    def __init__(self, *words) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        pass
+
+    def head(self) -> list[str]:
+        return []
+
+    def used(self) -> int:
+        return 0
+
+    def is_empty(self) -> bool:
+        return True
+
+
+def test_a_walk_that_stalls_names_its_step() -> None:
+    def done(stdout: str, stderr: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 3, stdout, stderr)
+
+    assert inside.results(done('{"results": {"a": 0}, "stalled": null}')) == ({"a": 0}, {})
+    assert inside.results(done('{"results": {"a": 0}, "stalled": "launch"}')) == ({}, {"stalled": "launch"})
+    assert inside.results(done("", "ended after 28 s")) == ({}, {"stalled": "ended after 28 s"})
+
+
+def test_on_a_card_nothing_takes_longer_than_its_step(tmp_path: Path) -> None:
+    """Of the limits that are not a card's, in a program of its own: they follow from the environment."""
+    program = "import json, inside, card, parts; print(json.dumps([parts.CALL_S, parts.START_S, parts.PROGRESS_S,"
+    program += "inside.WAY_S, inside.WALK_S, float(inside.WALK_STALL_S), card.FINE_MIB]))"
+    folders = f"{REPO}/tests/forward"
+    for simulated, wanted in (("0", [25, 60, 30, 15, 28, 12, 64]), ("1", [300, 240, 120, 300, 300, 300, 2])):
+        done = home.call([home.sys.executable, "-c", program], 60, CARD_IS_SIMULATED=simulated, PYTHONPATH=folders)
+        assert json.loads(done.stdout) == wanted, done.stderr
 
 
 def test_the_layout_is_that_of_the_header() -> None:

@@ -90,6 +90,12 @@ def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
     assert levels.complaints(levels.Level("kube", "test-kube"), 2) == ["kube: ended after 3 s"]
 
 
+def test_a_missed_bar_is_named(levels):
+    level = levels.Level("bench-quick", "bench-quick")
+    (levels.JUNIT / "bench-quick.log").write_text("NOT YET A BAR: one\nMISSED: a decision takes 1100 ns\nmake: *** 1\n")
+    assert levels.complaints(level, 2) == ["MISSED: a decision takes 1100 ns"]
+
+
 def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
     monkeypatch.setenv("LEVELS", "lint vm-6.1-needs")
     monkeypatch.setattr(levels, "homeless", lambda _levels: [])

@@ -44,6 +44,7 @@ def test_empty_variables_are_as_good_as_none():
         ({"BARE": "yes"}, {"bare": True}),
         ({"DAEMON": "0"}, {"daemon": False}),
         ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
+        ({"ENGINES": "sid"}, {"engines": "sid"}),
         ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
         ({"TUTORIAL": "1"}, {"tutorial": True, "docker": True, "memory": "4G"}),
         ({"SYSTEMD": "1"}, {"kernel": "uml", "cpus": 1, "systemd": True, "memory": "4G"}),
@@ -81,6 +82,8 @@ def test_each_variable(variables, changed):
         {"KERNEL": "uml", "CPUS": "2"},
         {"KERNEL": "uml-smp", "ICOUNT": "1", "CPUS": "1"},
         {"BACKEND": "xen"},
+        {"ENGINES": "bullseye"},
+        {"ENGINES": "sid", "SYSTEMD": "1"},
     ],
 )
 def test_what_no_machine_can_be_made_of(variables):

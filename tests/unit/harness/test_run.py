@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from vm.harness import initrd, run, suite
-from vm.harness.machine import Machine, Paths, from_variables
+from vm.harness.machine import BadVariable, Machine, Paths, from_variables
 
 DATA = run.REPO / "tests/unit/harness/data"
 
@@ -90,6 +90,15 @@ def test_each_engine_has_its_tests_of_all_boots(tmp_path):
     ]
 
 
+def test_newer_engines_have_to_be_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "REPO", tmp_path)
+    with pytest.raises(run.SetupFailed, match="the engines of sid are not below build/engines: make engines"):
+        run.check_engines(Machine(engines="sid"))
+    (tmp_path / "build/engines/sid/usr").mkdir(parents=True)
+    run.check_engines(Machine(engines="sid"))
+    run.check_engines(Machine())
+
+
 def test_pytest_is_told_where_and_what():
     assert suite.pytest_command("x", "plain", []).endswith(" tests/vm/guest")
     by_name = suite.pytest_command("x", "bare", ["test_a", "test_b"])
@@ -103,6 +112,25 @@ def test_pytest_is_told_where_and_what():
     assert "guest/memory/test_ipc.py" in some and "test_proc" not in some
     by_file = suite.pytest_command("x", "plain", ["tests/vm/guest/proc/test_proc.py"])
     assert by_file.count("tests/vm/guest") == 1
+    assert suite.pytest_command("x", "plain", ["test_proc.py"]) == by_file
+    one = suite.pytest_command("x", "plain", ["test_proc.py::test_tree", "-p", "no:x"])
+    assert " -p no:x tests/vm/guest/proc/test_proc.py::test_tree" in one
+
+
+def test_an_expression_beside_names():
+    """Of two options -k pytest takes the last alone."""
+    command = suite.pytest_command("x", "plain", ["test_a", "test_b", "-k", "not slow", "-x"])
+    assert "-k '(not slow) and (test_a or test_b)'" in command and command.count("-k") == 1
+    assert " -x " in command
+    assert "-k 'a or b' tests" in suite.pytest_command("x", "plain", ["-k", "a or b"])
+    assert "guest/memory/test_ipc.py" in suite.pytest_command("x", "plain", ["-m", "checked"])
+
+
+@pytest.mark.parametrize("word", ["test_no_such.py", "tests/vm/guest/proc/test_no_such.py::test_a", "tests/unit/core"])
+def test_a_file_that_is_not_there_is_named(word):
+    path = word.partition("::")[0]
+    with pytest.raises(BadVariable, match=f"TEST={word}: there is no {path} below tests/vm/guest"):
+        suite.pytest_command("x", "plain", [word])
 
 
 @pytest.mark.parametrize(

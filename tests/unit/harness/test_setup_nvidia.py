@@ -2,6 +2,7 @@
 """scripts/setup-nvidia without its packages: the error if they cannot be had; packages that are there are kept."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -26,13 +27,14 @@ def test_one_sentence_where_the_mirror_does_not_answer(tmp_path, branch):
 
 def test_a_branch_that_it_does_not_know(tmp_path):
     done = call(tmp_path, "999")
-    known = "550, 535, 555, driver-550, driver-535, nvcc"
+    known = "550, 535, 555, driver-550, driver-535, nvcc, libraries"
     assert (done.returncode, done.stderr) == (1, f"setup-nvidia: 999 is none of {known}\n")
 
 
 def test_what_is_there_is_not_asked_for_again(tmp_path):
     (tmp_path / "550").mkdir()
-    wish = "trixie 550.163.01 libcuda1 libnvidia-ml1 libnvidia-ptxjitcompiler1 nvidia-smi nvidia-cuda-mps "
+    driver = re.search(r'^DRIVER="(.*)"$', SCRIPT.read_text(), re.MULTILINE)[1]
+    wish = f"trixie 550.163.01 {driver} "
     (tmp_path / "550/.wish").write_text(wish + "\n")
     done = call(tmp_path, "550")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
