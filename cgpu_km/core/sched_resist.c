@@ -120,7 +120,8 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 		if (one)
 			move_usual(s, took_ns);
 		add_points(&s->slow_freezes, took_ns > SLOW_NS);
-		if (took_ns > TAIL_MAX_NS)	/* no tail of the driver's: one is proof */
+		/* No tail of the driver's: one is proof. A call that freezes many takes as long without any delay. */
+		if (one && took_ns > TAIL_MAX_NS)
 			s->slow_freezes = SLOW_MAX;
 		s->preempt_slow += was_slow(t, s, took_ns);
 	}

@@ -159,3 +159,12 @@ def test_one_freeze_beyond_the_drivers_tail_is_proof(took_ms, points):
     lib.cgpu_resist_note(turn.t, 1 << slot, int(took_ms * MS))
     assert turn.t.slot[slot].slow_freezes == points
     assert lib.cgpu_resist_is_slow(turn.t, turn.t.slot + slot) == (points == 96)
+
+
+def test_a_freeze_of_many_at_once_is_no_proof():
+    """25 containers that begin together are frozen by one call, which takes longer than one that meets no kernel."""
+    turn = Turn(PREEMPT, slice_ms=5, controls=FREEZE, max_inst=25)
+    slots = [turn.add(channels=1) for _ in range(3)]
+    lib.cgpu_resist_note(turn.t, 0b110, 20 * MS)
+    assert [turn.t.slot[slot].slow_freezes for slot in slots] == [0, 8, 8]
+    assert not any(lib.cgpu_resist_is_slow(turn.t, turn.t.slot + slot) for slot in slots)
