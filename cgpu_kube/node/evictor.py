@@ -29,7 +29,6 @@ class Evictor:
         self._log = log
         self._told: dict[str, tuple[int, int]] = {}  # container -> overs and ended programs with an event
         self._killed: dict[str, int] = {}  # the same -> killed programs with an event
-        self._is_first = True  # what an earlier process of the agent has told is not told again
         self._failed: dict[str, str] = {}  # the same -> why it was not deleted
         self._blind = ""
 
@@ -65,7 +64,6 @@ class Evictor:
             await self._tell_killed(row)
             if row["evict"]:
                 await self._delete(row)
-        self._is_first = False
 
     async def _tell(self, row: Mapping[str, Any]) -> None:
         told, now = self._told.get(row["id"], (0, 0)), (row["overs"], row["ended"])
@@ -79,7 +77,7 @@ class Evictor:
     async def _tell_killed(self, row: Mapping[str, Any]) -> None:
         """The others are ended on the GPU alone, and find an error there; these are gone."""
         count = int(row.get("killed", 0))  # a cgpud of before has none
-        if count > self._killed.get(row["id"], count if self._is_first else 0):
+        if count > self._killed.get(row["id"], 0):
             text = f"{count} program(s) over the grant were killed (SIGKILL), since the MPS server did not end them"
             await self._event(row, KILLED, text)
         self._killed[row["id"]] = count
