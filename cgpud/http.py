@@ -17,6 +17,7 @@ from cgpu_common import log
 from cgpu_common.address import Tcp, Unix
 from cgpu_common.python import timeout
 from cgpu_common.server import open_socket
+from cgpu_common.sources import source
 
 REQUEST_MAX = 8192
 CONNECTIONS_MAX = 16
@@ -77,16 +78,6 @@ def _listener(where: Tcp) -> socket.socket:
     listener = socket.create_server((where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     listener.setblocking(False)
     return listener
-
-
-def source(host: str) -> str:
-    """What a limit by source counts: an IPv4 address, or a host's network of IPv6, of which it has all addresses."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class HttpServer:

@@ -24,6 +24,7 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpu_kube.api import Client, Config, load
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender.access import Access
+from cgpu_kube.extender.listener import Listener
 from cgpu_kube.extender.service import Extender, LeaseArgs, self_signed, tls_context
 
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
@@ -85,8 +86,13 @@ async def serve(
         runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
         local = web.AppRunner(extender.local, access_log=None, shutdown_timeout=5.0) if extender.local else None
         await runner.setup()
+        listener = Listener(runner.server, tls)
         try:
-            await web.TCPSite(runner, *where, ssl_context=tls).start()
+            try:
+                listener.start(*where)
+            except OSError as error:
+                what = f"--listen {where[0]}:{where[1]}"
+                raise CgpuError(Exit.REFUSED, what, os.strerror(error.errno or 0)) from error
             if local is not None:
                 await local.setup()
                 await web.TCPSite(local, "127.0.0.1", scheduler_port).start()
@@ -97,6 +103,7 @@ async def serve(
             for task in done:
                 task.result()
         finally:
+            await listener.close()
             for one in filter(None, (runner, local)):
                 await one.cleanup()
             if extender.lease is not None:

@@ -166,7 +166,7 @@ def test_a_second_run_renews_the_pairs_of_one_authority(tmp_path: Path) -> None:
         (["--tls-cert", "/nonexistent"], 1, "--tls-cert /nonexistent: cannot be used"),
         ([*LOCAL, "--kubeconfig", "/nonexistent"], 1, "/nonexistent: No such file or directory"),
         (LOCAL, 1, "neither a pod's service account nor"),
-        (["--listen", "192.0.2.1:39999"], 1, "cannot assign requested address"),
+        (["--listen", "192.0.2.1:39999"], 1, "--listen 192.0.2.1:39999: Cannot assign requested address"),
     ],
 )
 def test_a_wrong_command_line_is_a_sentence(tmp_path: Path, words: list[str], status: int, sentence: str) -> None:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from cgpu_common.address import Tcp
 from cgpu_common.errors import CgpuError
 from cgpu_common.proc import Paths
+from cgpu_common.sources import source
 from cgpud import http, tls
 from cgpud.exporter import Exporter
 
@@ -248,7 +249,7 @@ async def test_what_is_served_is_bounded_too(made: Path) -> None:
     ],
 )
 def test_a_source_is_what_a_host_has(host: str, counted: str) -> None:
-    assert http.source(host) == counted
+    assert source(host) == counted
 
 
 async def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, tmp_path: Path) -> None:
