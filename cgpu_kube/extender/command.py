@@ -86,6 +86,7 @@ async def serve(
         runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
         local = web.AppRunner(extender.local, access_log=None, shutdown_timeout=5.0) if extender.local else None
         await runner.setup()
+        assert runner.server is not None  # after setup
         listener = Listener(runner.server, tls)
         try:
             try:
