@@ -22,7 +22,7 @@ LAYERS = {
     "values": """
         cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.policies cgpu_common.model
         cgpu_common.attributes cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie
-        cgpu_common.exits cgpu_common.tree cgpu_common.keys cgpu_common.mps cgpu_common.links
+        cgpu_common.exits cgpu_common.tree cgpu_common.keys cgpu_common.mps cgpu_common.links cgpu_common.sources
         cgpud cgpud.limits cgpud.labels cgpud.config_json
         cgpu_cli cgpu_cli.branches cgpu_cli.edit
     """,
