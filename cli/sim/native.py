@@ -12,10 +12,15 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from cgpu_common.exits import CgpuError, Exit
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", '-DCGPU_VERSION="0.0.0"')
 HEADERS = ("sched_step.h", "timeline.h")
+LAST = "cgpu_sim_traced"  # declared at the end of HEADERS: with it they are whole
 TYPES = "typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;\n"
 
 
@@ -44,8 +50,16 @@ def sources() -> list[Path]:
     return [*core_sources(), *sorted(HERE.glob("*.c"))]
 
 
+def _words(name: str) -> list[str]:
+    """Of a variable of the environment, as a shell reads it."""
+    try:
+        return shlex.split(os.environ.get(name, ""))
+    except ValueError as err:
+        raise CgpuError(Exit.USAGE, "usage", f"{name} in the environment is no list of words: {err}") from None
+
+
 def compiler() -> list[str]:
-    words = shlex.split(os.environ.get("CC", ""))
+    words = _words("CC")
     found = words or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
     if not found or not shutil.which(found[0]):
         raise CgpuError(
@@ -55,15 +69,43 @@ def compiler() -> list[str]:
 
 
 def more_flags() -> list[str]:
-    return shlex.split(os.environ.get("CFLAGS", ""))
+    return _words("CFLAGS")
 
 
-def _run(argv: list[str], text: str | None = None) -> str:
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip() or "no reason")
+def _run(argv: list[str], scratch: Path, text: str | None = None) -> str:
+    """Run the compiler, with its temporary files in scratch too. It and its children end with us."""
+    env = os.environ | {"TMPDIR": str(scratch)}
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env=env, start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            found, errors = running.communicate(text or "")
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    if running.returncode:
+        why = next((line for line in errors.splitlines() if "error" in line), errors.strip() or "no reason")
         raise CgpuError(Exit.REFUSED, "simulate", f"the C compiler failed: {why}", "CC selects another compiler")
-    return done.stdout
+    return found
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """SIGTERM removes what is half done before it ends the process, unless it is handled already."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _includes() -> list[str]:
@@ -84,17 +126,18 @@ def _ours_alone(path: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
 
-def cache_dir() -> Path:
+def cache_dir() -> tuple[Path, bool]:
+    """A folder for the library; True: a private one, made now, which the caller removes. No other one is removed."""
     named = os.environ.get("CGPU_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
-    path = Path(named) if named else Path(base) / "cgpu"
     try:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
+        path = Path(named) if named else Path(base) / "cgpu"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _ours_alone(path) and os.access(path, os.W_OK):
-            return path
+            return path.resolve(), False
     except (OSError, RuntimeError):
         pass
-    return Path(tempfile.mkdtemp(prefix="cgpu-sim-"))
+    return Path(tempfile.mkdtemp(prefix="cgpu-sim-")), True
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -103,31 +146,57 @@ def build(folder: Path) -> tuple[Path, Path]:
     library, cdef = folder / f"{name}.so", folder / f"{name}.h"
     if library.is_file() and cdef.is_file():
         return library, cdef
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
         work = Path(scratch)
         cc = compiler()
         text = "".join(f'#include "{name}"\n' for name in HEADERS)
         preprocess = [*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", "-DCGPU_CDEF", *_includes(), "-x", "c", "-"]
-        (work / "h").write_text(_run(preprocess, text))
-        _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())])
+        (work / "h").write_text(_run(preprocess, work, text))
+        _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())], work)
         # Atomic: another process may build the same files.
         (work / "h").rename(cdef)
         (work / "so").rename(library)
     return library, cdef
 
 
+def _open(library: Path, cdef: Path) -> tuple[Any, Any]:
+    """ValueError: the files are damaged."""
+    from cffi import FFI, CDefError, FFIError
+
+    ffi = FFI()
+    try:
+        ffi.cdef(TYPES + cdef.read_text())
+        lib = ffi.dlopen(str(library))
+        getattr(lib, LAST)
+    except (CDefError, FFIError, OSError, ValueError, AttributeError) as err:
+        raise ValueError(str(err)) from None
+    return ffi, lib
+
+
+def _built(folder: Path) -> tuple[Any, Any]:
+    """What the cache has, or if that is damaged, built once more."""
+    files = build(folder)
+    try:
+        return _open(*files)
+    except ValueError:
+        for path in files:
+            path.unlink(missing_ok=True)
+    try:
+        return _open(*build(folder))
+    except ValueError as err:
+        why = f"the library of the core cannot be loaded: {err}"
+        raise CgpuError(Exit.REFUSED, "simulate", why, "CGPU_CACHE selects another folder for it") from None
+
+
 @cache
 def load() -> tuple[Any, Any]:
     """(ffi, lib)."""
-    try:
-        from cffi import FFI
-    except ImportError:
-        raise CgpuError(Exit.NOT_FOUND, "simulate", "the Python package cffi is missing", "pip install cffi") from None
-    folder = cache_dir()
-    library, cdef = build(folder)
-    ffi = FFI()
-    ffi.cdef(TYPES + cdef.read_text())
-    lib = ffi.dlopen(str(library))
-    if folder.name.startswith("cgpu-sim-"):
-        shutil.rmtree(folder)
-    return ffi, lib
+    if find_spec("cffi") is None:
+        raise CgpuError(Exit.NOT_FOUND, "simulate", "the Python package cffi is missing", "pip install cffi")
+    with _in_order():
+        folder, is_private = cache_dir()
+        try:
+            return _built(folder)
+        finally:
+            if is_private:
+                shutil.rmtree(folder, ignore_errors=True)

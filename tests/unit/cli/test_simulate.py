@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -438,15 +442,109 @@ def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CGPU_CACHE", str(tmp_path))
-    assert native.cache_dir() == tmp_path
+    assert native.cache_dir() == (tmp_path, False)
     tmp_path.chmod(0o777)
-    other = native.cache_dir()
-    assert other != tmp_path
+    other, is_private = native.cache_dir()
+    assert other != tmp_path and is_private
     other.rmdir()
     monkeypatch.setenv("CGPU_CACHE", "/proc/nowhere")
-    other = native.cache_dir()
-    assert other.stat().st_mode & 0o777 == 0o700
+    other, is_private = native.cache_dir()
+    assert other.stat().st_mode & 0o777 == 0o700 and is_private
     other.rmdir()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a library that took little time."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CFLAGS", "-O0")
+        native.build(folder)
+    return folder
+
+
+@pytest.fixture
+def cached(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """$CGPU_CACHE with the library, which is loaded anew, and again after the test."""
+    folder = tmp_path / "cgpu-sim-mine"
+    shutil.copytree(built, folder)
+    monkeypatch.setenv("CFLAGS", "-O0")
+    monkeypatch.setenv("CGPU_CACHE", str(folder))
+    native.load.cache_clear()
+    yield folder
+    native.load.cache_clear()
+
+
+SHORT = ("--seconds", "0.1", "--container", "name=a")
+
+
+def test_only_a_private_cache_is_removed(cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's folder whose name began like a private one was removed with all that was in it."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (cached / "notes").write_text("mine")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert simulate(*SHORT).exit_code == 0
+    assert (cached / "notes").read_text() == "mine" and list(cached.glob("sim-*.so"))
+    cached.chmod(0o777)
+    for compiler, code in (("gcc", 0), ("false", Exit.REFUSED)):
+        native.load.cache_clear()
+        monkeypatch.setenv("CC", compiler)
+        assert simulate(*SHORT).exit_code == code
+        assert list(temporary.iterdir()) == []
+    assert (cached / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["so", "h"])
+def test_a_damaged_cache_is_built_again(cached: Path, kind: str) -> None:
+    """An empty file, as a crash of the machine leaves it, made every run fail."""
+    (damaged,) = cached.glob(f"*.{kind}")
+    damaged.write_bytes(b"")
+    result = simulate(*SHORT)
+    assert result.exit_code == 0, result.stderr
+    assert damaged.stat().st_size
+
+
+def test_a_library_that_cannot_be_loaded_is_a_sentence(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "LAST", "no_such_name")
+    result = simulate(*SHORT)
+    assert result.exit_code == Exit.REFUSED
+    assert "the library of the core cannot be loaded" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_the_cache_may_be_relative(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dlopen() looks for a name without a slash elsewhere."""
+    monkeypatch.chdir(cached)
+    monkeypatch.setenv("CGPU_CACHE", ".")
+    assert simulate(*SHORT).exit_code == 0
+    assert len(list(cached.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["CC", "CFLAGS"])
+def test_words_for_the_compiler(cached: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "gcc 'x")
+    result = simulate(*SHORT)
+    assert result.exit_code == Exit.USAGE
+    assert f"{name} in the environment is no list of words: No closing quotation" in result.stderr
+
+
+def test_an_ended_build_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM during the compiler's work left its files and its children."""
+    compiler, cache = tmp_path / "cc", tmp_path / "cache"
+    compiler.write_text('#!/bin/sh\necho $$ > "$TMPDIR/pid"\nsleep 60\n')
+    compiler.chmod(0o755)
+    code = "from cgpu_cli.sim import native; native.load()"
+    env = os.environ | {"CGPU_CACHE": str(cache), "CC": str(compiler)}
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as running:
+        for _ in range(500):
+            if found := [path for path in cache.glob("*/pid") if path.read_text().endswith("\n")]:
+                break
+            time.sleep(0.02)
+        pid = int(found[0].read_text())
+        running.terminate()
+        assert running.wait(10) == 128 + signal.SIGTERM
+    assert list(cache.iterdir()) == []
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_an_installed_copy_brings_its_c_files(tmp_path: Path) -> None:
