@@ -220,8 +220,8 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
             "ran": [
                 {
                     "container": result.got[one.client].container.name,
-                    "from_ms": round(one.begin_ns / 1e6, 4),
-                    "to_ms": round(one.end_ns / 1e6, 4),
+                    "from_ms": round(one.begin_ns / 1e6, 6),
+                    "to_ms": round(one.end_ns / 1e6, 6),
                 }
                 for one in result.line
             ],
@@ -267,7 +267,8 @@ def pictures(path: Path, results: Sequence[Result]) -> list[tuple[Path, str]]:
         target = svg_target(path, number)
         names = [got.container.name for got in result.got]
         buckets, seen = [got.buckets for got in result.got], [got.seen for got in result.got]
-        text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen, result.marks)
+        line = draw.merged(result.line, result.line_ms)
+        text = draw.svg(_title(result), names, line, result.line_ms, buckets, seen, result.marks)
         found.append((target, text))
     return found
 
@@ -412,7 +413,8 @@ def simulate(
     values = {"seconds": seconds or length_s, "seed": seed}
     scenario = config.read_scenario(_merged(file, values), base, gpus, containers, there)
     check_outputs(svg, len(scenario.gpus), perfetto)
-    results = run(scenario, _line_window(from_ms, line_ms, scenario), alone)
+    window = _line_window(from_ms, line_ms, scenario)
+    results = run(scenario, window, alone, exact=as_json or perfetto is not None)
     files = pictures(svg, results) if svg else []
     written = write_all([*files, *([(perfetto, trace_document(results))] if perfetto else [])])
     if as_json:

@@ -36,6 +36,20 @@ def cover(line: Sequence[Stretch], client: int, window_ms: tuple[float, float], 
     return found
 
 
+def merged(line: Sequence[Stretch], window_ms: tuple[float, float]) -> list[Stretch]:
+    """As finely as it can be drawn: a client's next stretch after a gap of 1/5000 of the window joins the last one."""
+    most_ns = (window_ms[1] - window_ms[0]) * MS / 5000
+    found: list[Stretch] = []
+    for one in line:
+        last = found[-1] if found else None
+        if last is None or last.client != one.client or one.begin_ns - last.end_ns > most_ns:
+            found.append(one)
+            continue
+        ran = last.part * (last.end_ns - last.begin_ns) + one.part * (one.end_ns - one.begin_ns)
+        found[-1] = Stretch(one.client, last.begin_ns, one.end_ns, ran / (one.end_ns - last.begin_ns))
+    return found
+
+
 def time_line(
     line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float, float], width: int, plain: bool = False
 ) -> list[str]:

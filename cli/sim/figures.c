@@ -69,8 +69,11 @@ void cgpu_sim_trace_add(struct cgpu_sim_trace_log *log, u32 client, u64 from_ns,
 		return;
 	if (last && last->client == client && from_ns <= last->end_ns + log->merge_ns) {
 		last->end_ns = to_ns;
+		last->ran_ns += to_ns - from_ns;
 		return;
 	}
+	if (log->n > log->most)
+		return;
 	if (log->n == log->room) {
 		u32 room = log->room ? 2 * log->room : 256;
 		struct cgpu_sim_stretch *more = realloc(log->stretch, room * sizeof(*more));
@@ -80,5 +83,5 @@ void cgpu_sim_trace_add(struct cgpu_sim_trace_log *log, u32 client, u64 from_ns,
 		log->stretch = more;
 		log->room = room;
 	}
-	log->stretch[log->n++] = (struct cgpu_sim_stretch){ from_ns, to_ns, client, 0 };
+	log->stretch[log->n++] = (struct cgpu_sim_stretch){ from_ns, to_ns, to_ns - from_ns, client };
 }

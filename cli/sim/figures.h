@@ -7,7 +7,7 @@
 
 struct cgpu_sim_trace_log {
 	u64 from_ns, to_ns, merge_ns;
-	u32 n, room;
+	u32 n, room, most, pad;
 	struct cgpu_sim_stretch *stretch;
 };
 

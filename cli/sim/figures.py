@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,11 +74,14 @@ def whole_rounds(rounds: Sequence[Round], from_ns: int, about_ns: int) -> tuple[
 
 
 def ratio_error_pct(got: Sequence[float], weights: Sequence[float]) -> float | None:
-    """The largest deviation, over all pairs, of the ratio of their times from that of their weights."""
+    """The largest deviation, over all pairs, of the ratio of their times from that of their weights.
+
+    Infinite where one got nothing; None: there is no pair.
+    """
     parts = [ns / weight for ns, weight in zip(got, weights, strict=True) if weight]
-    if len(parts) < 2 or not min(parts):
+    if len(parts) < 2:
         return None
-    return 100 * (max(parts) / min(parts) - 1)
+    return 100 * (max(parts) / min(parts) - 1) if min(parts) else math.inf
 
 
 def windows(buckets: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -269,10 +269,15 @@ class Gpu:
             return None
         return int(self.lib.cgpu_sim_quantile(self.ffi.addressof(hist), permille)) / US
 
-    def trace(self, from_ns: int, to_ns: int, merge_ns: int) -> None:
-        self.lib.cgpu_sim_trace(self.sim, from_ns, to_ns, merge_ns)
+    def trace(self, from_ns: int, to_ns: int, merge_ns: int, most: int = NOBODY - 1) -> None:
+        """Record who ran then, exact with merge_ns 0; stops after one interval more than most."""
+        self.lib.cgpu_sim_trace(self.sim, from_ns, to_ns, merge_ns, most)
 
     def traced(self) -> list[Stretch]:
         out = self.ffi.new("const struct cgpu_sim_stretch **")
         count = self.lib.cgpu_sim_traced(self.sim, out)
-        return [Stretch(out[0][i].client, out[0][i].begin_ns, out[0][i].end_ns) for i in range(count)]
+        if not count:
+            return []
+        words = memoryview(self.ffi.buffer(out[0], count * self.ffi.sizeof("struct cgpu_sim_stretch"))).cast("Q")
+        found = zip(words[0::4], words[1::4], words[2::4], words[3::4], strict=True)
+        return [Stretch(client, begin, end, ran / (end - begin)) for begin, end, ran, client in found]

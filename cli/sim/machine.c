@@ -163,11 +163,12 @@ void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n)
 		out[i] = client < s->clients && i < s->buckets ? s->state[client].bucket[i] : 0;
 }
 
-void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns)
+void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns, u32 most)
 {
 	s->trace.from_ns = from_ns;
 	s->trace.to_ns = to_ns;
 	s->trace.merge_ns = merge_ns;
+	s->trace.most = most;
 	s->trace.n = 0;
 }
 

@@ -17,10 +17,11 @@ from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
 from .gpu import Gpu, Stretch
 from .model import MS, Change, Container, S, Scenario, Setup
-from .requests import Request, Requests
+from .requests import Request, Requests, wrong
 from .turns import Turns
 
 AUTO_MS = 200.0
+LINE_MOST = 500_000  # intervals of an exact time line
 WHOLE_MS = 60_000.0
 
 
@@ -139,13 +140,13 @@ def round_ms(setup: Setup, containers: tuple[Container, ...], slice_us: int) -> 
 
 
 def line_window(
-    scenario: Scenario, containers: tuple[Container, ...], gpu: int, slice_us: int = 0
+    scenario: Scenario, containers: tuple[Container, ...], gpu: int, changes: Sequence[Change], slice_us: int = 0
 ) -> tuple[float, float]:
     """The default time line: up to a minute if anything changes during the run, else from its middle 200 ms, or a
-    round and a tenth where that is longer: each container has a turn in it."""
+    round and a tenth where that is longer: each container has a turn in it. @changes: of this GPU and these."""
     whole_ms = scenario.seconds * 1000
     moving = any(one.start_ms or one.stop_ms is not None or one.off_ms or one.churn_ms for one in containers)
-    if moving or any(change.gpu == gpu for change in scenario.changes):
+    if moving or changes:
         return 0.0, min(whole_ms, WHOLE_MS)
     length_ms = max(AUTO_MS, 50 * ceil(1.1 * round_ms(scenario.gpus[gpu], containers, slice_us) / 50))
     return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + length_ms)
@@ -172,16 +173,39 @@ def change_marks(changes: Sequence[Change], end_ms: float) -> tuple[Mark, ...]:
     return tuple(found)
 
 
-def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None) -> Result:
+def trace(gpu: Gpu, line_ms: tuple[float, float], exact: bool) -> None:
+    """Record the time line, exact or as finely as it can be drawn."""
+    begin_ns, end_ns = (round(ms * MS) for ms in line_ms)
+    if exact:
+        gpu.trace(begin_ns, end_ns, 0, LINE_MOST)
+    else:
+        gpu.trace(begin_ns, end_ns, (end_ns - begin_ns) // 5000)
+
+
+def traced(gpu: Gpu, line_ms: tuple[float, float], exact: bool, chosen: bool) -> tuple[list[Stretch], float, list[str]]:
+    """The time line, its end in ms, and a note if that is sooner than wanted. CgpuError: a chosen one is too long."""
+    line = gpu.traced()
+    if not exact or len(line) <= LINE_MOST:
+        return line, line_ms[1], []
+    if chosen:
+        raise wrong(f"the time line has more than {LINE_MOST} intervals", "--line-ms, a shorter one")
+    del line[LINE_MOST:]
+    end_ms = line[-1].end_ns / MS
+    return line, end_ms, [f"the time line ends at {end_ms:g} ms: it has more than {LINE_MOST} intervals"]
+
+
+def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None, exact: bool = False) -> Result:
     setup, containers = scenario.gpus[number], scenario.on_gpu(number)
     length_ns = round(scenario.seconds * S)
     gpu = Gpu(setup.profile, setup.personality, containers, length_ns, scenario.seed + number, setup.one_cpu)
     names = {one.name for one in containers}
     changes = [c for c in scenario.changes if (c.container in names if c.container else c.gpu == number)]
     turns = Turns(gpu, setup, containers, changes)
-    line_ms = line_ms or line_window(scenario, containers, number, turns.slice_us)
-    gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
+    chosen = line_ms is not None
+    line_ms = line_ms or line_window(scenario, containers, number, changes, turns.slice_us)
+    trace(gpu, line_ms, exact)
     turns.run(length_ns)
+    line, end_ms, line_notes = traced(gpu, line_ms, exact, chosen)
     gpu.close()
     wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()
     counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
@@ -214,9 +238,9 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         control_calls_per_s=gpu.calls * S / wall_ns,
         polls_per_s=turns.polls * S / wall_ns,
         sched_thread_pct=100 * turns.thread_ns / wall_ns,
-        line_ms=line_ms,
-        line=tuple(gpu.traced()),
-        notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),
+        line_ms=(line_ms[0], end_ms),
+        line=tuple(line),
+        notes=(*turns.notes, *line_notes, *change_notes(changes, 1000 * scenario.seconds)),
         idle_loss_pct=100 * gpu.idle_loss_ns / wall_ns,
         switch_pct=100 * gpu.switching_ns / wall_ns,
         first_policy=scenario.gpus[number].policy,
@@ -250,7 +274,9 @@ def beside_alone(scenario: Scenario, number: int, result: Result) -> Result:
     return replace(result, got=tuple(got))
 
 
-def run(scenario: Scenario, line_ms: tuple[float, float] | None = None, alone: bool = False) -> list[Result]:
-    """alone: run each container alone too, and compare."""
-    found = [run_gpu(scenario, number, line_ms) for number in range(len(scenario.gpus))]
+def run(
+    scenario: Scenario, line_ms: tuple[float, float] | None = None, alone: bool = False, exact: bool = False
+) -> list[Result]:
+    """alone: run each container alone too, and compare. exact: the time line's gaps are not merged."""
+    found = [run_gpu(scenario, number, line_ms, exact) for number in range(len(scenario.gpus))]
     return [beside_alone(scenario, number, one) for number, one in enumerate(found)] if alone else found

@@ -75,9 +75,10 @@ struct cgpu_sim_hist {
 	u32 n[CGPU_SIM_OCTAVES * CGPU_SIM_STEPS];
 };
 
+/* An interval in which @client ran for @ran_ns: all of it, or less where gaps were merged. */
 struct cgpu_sim_stretch {
-	u64 begin_ns, end_ns;
-	u32 client, pad;
+	u64 begin_ns, end_ns, ran_ns;
+	u64 client;
 };
 
 struct cgpu_sim_client {
@@ -187,8 +188,10 @@ void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
 /* The value that @permille of all are not above, 0 if there are none. */
 u64 cgpu_sim_quantile(const struct cgpu_sim_hist *h, u32 permille);
 
-/* Record the intervals from @from_ns to @to_ns; gaps below @merge_ns are ignored. */
-void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns);
+/* Record the intervals from @from_ns to @to_ns, up to one more than @most; one's own gaps up to
+ * @merge_ns become a part of an interval.
+ */
+void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns, u32 most);
 u32 cgpu_sim_traced(const struct cgpu_sim *s, const struct cgpu_sim_stretch **out);
 
 #endif

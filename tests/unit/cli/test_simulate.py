@@ -559,6 +559,15 @@ def test_an_installed_copy_brings_its_c_files(tmp_path: Path) -> None:
     assert "simulated" in done.stdout
 
 
+def test_the_line_of_a_change_is_on_its_containers_gpu(tmp_path: Path) -> None:
+    """A change of a container on GPU 1 made the line of GPU 0 the whole run, and not its own."""
+    path = tmp_path / "x.toml"
+    change = '[[change]]\nat_ms = 100\ncontainer = "b"\nweight = 2\n'
+    path.write_text('seconds = 1\n[[container]]\nname = "a"\n[[container]]\nname = "b"\ngpu = 1\n' + change)
+    lines = [gpu["line"] for gpu in gpus(str(path), "--gpus", "2")]
+    assert [(line["from_ms"], line["to_ms"]) for line in lines] == [(500, 700), (0, 1000)]
+
+
 def test_each_of_many_has_a_turn_in_the_line() -> None:
     """A round of 25 slices is longer than 200 ms: seven rows of the picture were empty."""
     words = ["--policy", "weighted", "--max-inst", "25", "--seconds", "2", "--container", "name=c,count=25"]

@@ -185,6 +185,50 @@ def test_a_simulation_is_played_back(tmp_path: Path) -> None:
     assert chrome.parse(again.read_text())[0].tracks == ["a", "b"]
 
 
+GAPS = "name=a,kernel_us=100,gap_us=100,depth=1"
+
+
+def test_gaps_are_no_work(tmp_path: Path) -> None:
+    """Gaps below 1/5000 of the line were a part of the interval: half of the time was drawn and played back as all."""
+    path, picture = tmp_path / "x.json", tmp_path / "x.svg"
+    words = ("--policy", "native", "--seconds", "2", "--from-ms", "0", "--line-ms", "2000", "--container", GAPS)
+    (gpu,) = simulate(*words, "--perfetto", str(path), "--svg", str(picture))["gpus"]
+    share = gpu["containers"][0]["share_got_pct"]
+    assert share == pytest.approx(50, abs=0.1)
+    ran = gpu["line"]["ran"]
+    assert sum(one["to_ms"] - one["from_ms"] for one in ran) == pytest.approx(20 * share, rel=1e-4)
+    again = simulate("--trace", str(path), "--policy", "native")["gpus"][0]["containers"][0]
+    assert again["share_got_pct"] == pytest.approx(share, rel=0.01)
+    rects = ET.parse(picture).getroot().findall("{http://www.w3.org/2000/svg}rect[@fill='#0072b2']")
+    drawn = [one for one in rects if float(one.get("width") or 0) > 100]
+    assert [one.get("height") for one in drawn] == ["11.5"], "half of a lane, in one piece"
+    text = CliRunner().invoke(cgpu, ["simulate", *words], prog_name="cgpu").stdout
+    assert "▄▄▄▄▄▄▄▄" in text and "█████" not in text
+
+
+def test_two_of_unequal_gaps_are_played_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    line = ("--seconds", "2", "--from-ms", "0", "--line-ms", "2000", "--perfetto", str(path))
+    words = ("--container", GAPS, "--container", "name=b,kernel_us=700,depth=1,gap_us=300,weight=2")
+    before = simulate(*words, *line)["gpus"][0]["containers"]
+    after = simulate("--trace", str(path), "--policy", "native", "--seconds", "2.2")["gpus"][0]["containers"]
+    for first, second in zip(before, after, strict=True):
+        assert 2.2 * second["share_got_pct"] == pytest.approx(2 * first["share_got_pct"], rel=0.01)
+
+
+def test_a_line_of_too_many_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was chosen is refused, the default ends where there is no room."""
+    monkeypatch.setattr("cgpu_cli.sim.run.LINE_MOST", 100)
+    words = ("simulate", "--seconds", "1", "--container", GAPS + ",start_ms=1")
+    done = CliRunner().invoke(cgpu, [*words, "--line-ms", "500", "--perfetto", str(tmp_path / "x")], prog_name="cgpu")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "the time line has more than 100 intervals (--line-ms, a shorter one)" in done.stderr
+    (gpu,) = simulate(*words[1:])["gpus"]
+    assert len(gpu["line"]["ran"]) == 100
+    assert gpu["line"]["to_ms"] == gpu["line"]["ran"][-1]["to_ms"] < 500
+    assert any("more than 100 intervals" in note for note in gpu["notes"])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
