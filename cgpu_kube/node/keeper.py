@@ -153,6 +153,12 @@ class Keeper:
         for plugin in self.plugins.values():
             await plugin.stop()
 
+    async def hand_over(self) -> None:
+        """The host's keeper serves from now on. A kubelet from 1.25 on takes the end of any stream of a resource for the
+        end of its plugin: ours end before that one's begin."""
+        await self.stop()
+        self.plugins.clear()
+
 
 class Relay:
     """An agent of this process whose plugins are the host's keeper's."""
@@ -228,11 +234,17 @@ async def _greets(reader: asyncio.StreamReader, directory: Path) -> bool:
         return False
 
 
+async def _is_host_there(path: Path | None, directory: Path) -> bool:
+    if (found := await host_streams(path, directory)) is None:
+        return False
+    found[1].transport.abort()
+    return True
+
+
 async def _wait_for_host(path: Path, directory: Path, agent: asyncio.subprocess.Process) -> None:
     """Ends the agent in order when the host's keeper has come: the next one's plugins are that one's."""
-    while (found := await host_streams(path, directory)) is None:
+    while not await _is_host_there(path, directory):
         await asyncio.sleep(HOST_S)
-    found[1].transport.abort()
     logging.get().info("the host's keeper serves from now on")
     if agent.returncode is None:
         agent.terminate()
@@ -264,6 +276,8 @@ async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int
             began = time.monotonic()
             streams = await host_streams(host, directory, HOST_WAIT_S if had_host and not stopping.is_set() else 0.0)
             had_host = streams is not None
+            if streams:
+                await keeper.hand_over()
             server: Keeper | Relay = Relay(streams, HUNG_S) if streams else keeper
             ours, theirs = socket.socketpair()
             with theirs:
@@ -291,10 +305,13 @@ async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int
             if stopping.is_set() or not has_offered:
                 return max(status, 0) if stopping.is_set() or status >= 0 else 128 - status
             wait_s = AGAIN_S if time.monotonic() - began > LIVED_S else wait_s
+            # At once: no lock of an agent keeps the host's keeper from registering now.
+            is_handed = bool(keeper.plugins) and await _is_host_there(host, directory)
+            pause_s = 0.0 if is_handed else wait_s
             say = log.error if status else log.info
-            say("the agent has ended; the next one is started", status=status, next_s=wait_s)
+            say("the agent has ended; the next one is started", status=status, next_s=pause_s)
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(pause_s):
                     await stopping.wait()
                 return 0
             except TimeoutError:

@@ -38,6 +38,11 @@ def is_there(world: Process) -> bool:
     return found is not None and not found.away and world.kubelet.allocatable(GPU_MEM) == 94
 
 
+def open_streams(world: Process) -> int:
+    """ListAndWatch calls of the kubelet, of all registrations so far."""
+    return sum(not one.done() for one in world.kubelet._tasks)
+
+
 @asynccontextmanager
 async def standing(tmp_path: Path, **more: object) -> AsyncIterator[Process]:
     """A node with the unit and the agent. @more: attributes of the Process."""
@@ -158,18 +163,24 @@ async def test_the_unit_restarts_under_the_agent(tmp_path: Path) -> None:
         assert world.kubelet.resources[GPU_MEM] is resource, "by one of the two"
 
 
-async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path) -> None:
-    """The installer's pod and the agent's start at the same time on a bare node."""
+@pytest.mark.parametrize("dies", [False, True], ids=["in-order", "killed"])
+async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path, dies: bool) -> None:
+    """The installer's pod and the agent's start at the same time on a bare node. The agent may also be killed before
+    its first process has seen the unit."""
 
     world = Process(tmp_path)
-    world.program = f"from cgpu_kube.node import keeper; keeper.HOST_S = 0.5; {Process.program}"
+    world.program = f"from cgpu_kube.node import keeper; keeper.HOST_S = {60 if dies else 0.5}; {Process.program}"
     async with world.running():
         await eventually(lambda: is_there(world), "the node offers its GPUs", START_S)
-        first = world.agent_pid()
+        first, own = world.agent_pid(), world.kubelet.resources[GPU_MEM]
         await world.start_keeper()
         try:
+            if dies:
+                os.kill(first, signal.SIGKILL)
             await eventually(lambda: world.agent_pid() not in (0, first), "the next agent", START_S)
+            await eventually(lambda: world.kubelet.resources[GPU_MEM] is not own, "registered by the unit", START_S)
             await eventually(lambda: is_there(world), "there again", START_S)
+            assert open_streams(world) == 1, "a kubelet from 1.25 on has no devices when any of the resource ends"
             resource = world.kubelet.resources[GPU_MEM]
             await kill_pod(world)
             await asyncio.sleep(1.0)
