@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -143,17 +144,18 @@ class Container:
         """Has it requests?"""
         return bool(self.request_us or self.trace)
 
-    def moments(self, length_ns: int) -> list[tuple[int, bool]]:
+    def moments(self, length_ns: int) -> Iterator[tuple[int, bool]]:
         """When it opens (True) and closes the GPU: at the start and the end, and with churn_ms so often between."""
-        found, at, opens = [], self.start_ns, True
+        at, is_open = self.start_ns, False
         while self.churn_ms and at < min(self.stop_ns, length_ns):
-            found.append((at, opens))
-            at, opens = at + round(self.churn_ms * MS), not opens
+            is_open = not is_open
+            yield at, is_open
+            at += round(self.churn_ms * MS)
         if not self.churn_ms:
-            found.append((self.start_ns, True))
-        if self.stop_ms is not None and (not found or found[-1][1]):
-            found.append((self.stop_ns, False))
-        return found
+            is_open = True
+            yield at, is_open
+        if self.stop_ms is not None and is_open:
+            yield self.stop_ns, False
 
     @property
     def start_ns(self) -> int:

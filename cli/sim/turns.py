@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
 
 from cgpu_common.exits import CgpuError, Exit, allowed
 
@@ -57,7 +59,13 @@ class Turns:
             self.source.use(self.slot)
         # Where the run state is known they change nothing.
         self.samples = None if self.source else Samples(gpu, self.t, BEGAN_NS, self.slot)
-        self._events = self._make_events(changes)
+        # The next moment of each container, and the changes; at the same time in this order.
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._moments = [one.moments(gpu.length_ns) for one in self.containers]
+        for number in range(len(self.containers)):
+            self._push_moment(number, self._open)
+        for place, change in enumerate(changes, len(self.containers)):
+            heappush(self._events, (round(change.at_ms * MS), place, partial(self._apply, change)))
 
     # Set-up.
 
@@ -114,21 +122,18 @@ class Turns:
         self.granted.append(granted[0] if one.weight else 0)
         self.gpu.enable(number, False)
 
-    def _make_events(self, changes: Sequence[Change]) -> list[tuple[int, int, Callable[[], None]]]:
-        events: list[tuple[int, int, Callable[[], None]]] = []
-
-        def at(when_ns: int, what: Callable[[], None]) -> None:
-            events.append((when_ns, len(events), what))
-
-        for number, one in enumerate(self.containers):
-            for nr, (when_ns, opens) in enumerate(one.moments(self.gpu.length_ns)):
-                what = self._close if not opens else self._reopen if nr else self._open
-                at(when_ns, lambda what=what, number=number: what(number))  # type: ignore[misc]
-        for change in changes:
-            at(round(change.at_ms * MS), lambda change=change: self._apply(change))  # type: ignore[misc]
-        return sorted(events, key=lambda event: event[:2])
-
     # Events.
+
+    def _push_moment(self, number: int, opened: Callable[[int], None]) -> None:
+        """The container's next opening, for which opened is called, or closing."""
+        found = next(self._moments[number], None)
+        if found is not None:
+            when_ns, opens = found
+            heappush(self._events, (when_ns, number, partial(self._moment, number, opened if opens else self._close)))
+
+    def _moment(self, number: int, what: Callable[[int], None]) -> None:
+        what(number)
+        self._push_moment(number, self._reopen)
 
     def _set_channels(self, slot: int, count: int) -> None:
         self.lib.cgpu_sched_set_channels(self.t, slot, count, count, self._clock())
@@ -250,8 +255,9 @@ class Turns:
     def run(self, until_ns: int) -> None:
         """Run until that time of the engine; calls in progress then are finished."""
         while self.gpu.now < until_ns:
-            while self._events and self._events[0][0] <= self.gpu.now:
-                self._events.pop(0)[2]()
+            # Each may take time: with very many of them the run ends all the same.
+            while self._events and self._events[0][0] <= self.gpu.now < until_ns:
+                heappop(self._events)[2]()
             self._follow_control()
             if self.samples:
                 self.samples.take()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -204,12 +205,25 @@ def test_figures_outlive_their_gpu() -> None:
 def test_one_that_comes_and_goes() -> None:
     """50 ms of each 100; work that was queued when it left is dropped."""
     one = replace(BUSY, churn_ms=50, start_ms=100)
-    assert one.moments(300 * MS) == [(100 * MS, True), (150 * MS, False), (200 * MS, True), (250 * MS, False)]
-    assert replace(one, stop_ms=220).moments(S)[-1] == (220 * MS, False)
-    assert replace(one, stop_ms=160).moments(S)[-1] == (150 * MS, False)
+    moments = list(one.moments(300 * MS))
+    assert moments == [(100 * MS, True), (150 * MS, False), (200 * MS, True), (250 * MS, False)]
+    assert list(replace(one, stop_ms=220).moments(S))[-1] == (220 * MS, False)
+    assert list(replace(one, stop_ms=160).moments(S))[-1] == (150 * MS, False)
     gpu = machine(one)
     Turns(gpu, Setup(CARD, 1, 5000), (one,)).run(S)
     assert gpu.busy()[0] == pytest.approx(450 * MS, rel=0.005)
+
+
+def test_many_moments_are_made_as_they_come() -> None:
+    """An hour of a container that comes and goes each millisecond: all moments were made before the run, and the
+    list of them moved by one at each."""
+    loads = [replace(BUSY, churn_ms=1, start_ms=number / 10) for number in range(10)]
+    gpu = Gpu(CARD, Personality(), loads, 3600 * S, 1)
+    began = time.process_time()
+    turns = Turns(gpu, Setup(CARD, 1, 5000), loads)
+    assert time.process_time() - began < 1
+    turns.run(50 * MS)
+    assert gpu.now >= 50 * MS
 
 
 def test_bursts_and_rates() -> None:
