@@ -48,9 +48,16 @@ NO_LOCK = "the lock of the agent cannot be taken"
 class Agent(Counting):
     """Everything of one node; run() ends when it is cancelled."""
 
-    def __init__(self, settings: Settings, api: Client, make: Callable[..., AnyPlugin] = Plugin) -> None:
-        """@make: a plugin, in this process or in one that outlives it."""
+    def __init__(
+        self,
+        settings: Settings,
+        api: Client,
+        make: Callable[..., AnyPlugin] = Plugin,
+        on_turn: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """@make: a plugin, in this process or in one that outlives it. @on_turn: whether this agent has the lock."""
         self.settings = settings
+        self._on_turn = on_turn
         self._log = logging.get()
         self._cgpud = Cgpud(settings.cgpud)
         self._changed = asyncio.Event()
@@ -91,8 +98,10 @@ class Agent(Counting):
         try:
             while True:
                 await self._wait_for_turn()
+                self._on_turn(True)
                 await self._serve()
                 self._turn.give()
+                self._on_turn(False)
                 self.registrar.forget()
                 self.cluster.forget()
                 self._published = self._driver_runs = False

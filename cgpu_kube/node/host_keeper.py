@@ -61,6 +61,7 @@ class HostKeeper(Keeper):
         self._is_unwritten = False  # the last attempt has failed
         self._changed = asyncio.Event()  # an offer
         self._acting: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.StreamWriter] = set()  # to agents that have said so
         self._promise_s = promise_s
         self._since = time.monotonic()  # no agent has acted
         self._registrar = Registrar(directory, self._log, lambda _resource: None, poll_s)
@@ -115,6 +116,7 @@ class HostKeeper(Keeper):
             self._log.error("an agent's line is not understood", error=f"{type(error).__name__}: {error}")
             writer.transport.abort()
         finally:
+            self._serving.discard(writer)
             if writer in self._acting:
                 self._acting.discard(writer)
                 self._since = time.monotonic()
@@ -158,6 +160,9 @@ class HostKeeper(Keeper):
         if "offer" in message or "register" in message:
             self._acting.add(writer)
             self._decide()
+        if "serves" in message:
+            (self._serving.add if message["serves"] is True else self._serving.discard)(writer)
+            self._decide()
         super()._act(message, writer)
 
     def offer(self, message: dict[str, Any]) -> None:
@@ -192,8 +197,9 @@ class HostKeeper(Keeper):
             self._registrar.wake()
 
     def _another_serves(self) -> bool:
-        """An agent with sockets of its own: two plugins of a resource would take it from each other."""
-        if self._writers:
+        """An agent with sockets of its own: two plugins of a resource would take it from each other. One of this
+        process may be connected and wait for its end."""
+        if self._serving:
             return False
         try:
             return not self._agent_turn.is_free()

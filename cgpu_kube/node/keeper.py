@@ -18,7 +18,7 @@ Between the two is a pair of sockets with a line of JSON for each message:
 
   to the keeper   {"offer": resource, "name", "apart", "devices": [[id, healthy], …], "spread",
                    "links": {UUID: {UUID: rank}}}
-                  {"alive": true}, each BEAT_S
+                  {"alive": true, "serves": it has the agents' lock}, each BEAT_S and when that changes
                   {"register" or "stop": resource, "number": n, "kubelet": [inode, ctime]}
   from the host's keeper first, to the first process alone
                   {"protocol": 1, "directory": [device, inode of the kubelet's plugins]}
@@ -154,8 +154,8 @@ class Keeper:
             await plugin.stop()
 
     async def hand_over(self) -> None:
-        """The host's keeper serves from now on. A kubelet from 1.25 on takes the end of any stream of a resource for the
-        end of its plugin: ours end before that one's begin."""
+        """The host's keeper serves from now on. A kubelet from 1.25 on takes the end of any stream of a resource for
+        the end of its plugin: ours end before that one's begin."""
         await self.stop()
         self.plugins.clear()
 

@@ -33,6 +33,7 @@ class Link:
         self._state: dict[str, list[Any]] = {}
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._serves = False
 
     @classmethod
     async def connect(cls, fd: int) -> Link:
@@ -53,8 +54,17 @@ class Link:
 
     async def _beat(self) -> None:
         while True:
-            self.send({"alive": True})
+            self._say_alive()
             await asyncio.sleep(keeper.BEAT_S)
+
+    def _say_alive(self) -> None:
+        self.send({"alive": True, "serves": self._serves})
+
+    def say_serving(self, serves: bool) -> None:
+        """@serves: the agent has the agents' lock. To the host's keeper the lock of another one means sockets of its
+        own."""
+        self._serves = serves
+        self._say_alive()
 
     async def _read(self) -> None:
         try:

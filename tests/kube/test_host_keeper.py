@@ -25,8 +25,9 @@ from test_node import bound
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node.host_keeper import JOURNAL, HostKeeper
+from cgpu_kube.node.host_keeper import AGENT_LOCK, JOURNAL, HostKeeper
 from cgpu_kube.node.keeper import host_streams
+from cgpu_kube.node.turn import Turn
 
 DEVICES = [[f"GPU-0-_-{number}", True] for number in range(8)]
 OFFER = {"offer": GPU_MEM, "name": "gpu-mem", "apart": False, "spread": False, "links": {}, "devices": DEVICES}
@@ -193,6 +194,21 @@ async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path
         assert [name for name in left if name != "kubelet.sock"] in ([], ["cgpu-gpu-mem.sock"])
 
 
+async def test_a_kubelet_that_restarts_before_the_agent_has_offered(tmp_path: Path) -> None:
+    """The agent has the lock, and waits for cgpud. It is no agent with sockets of its own."""
+
+    async with standing(tmp_path) as world:
+        await kill_pod(world)
+        world.options = {"cgpud": str(tmp_path / "none")}
+        await world.start_agent()
+        turn = Turn(tmp_path / "state" / AGENT_LOCK)
+        await eventually(lambda: not turn.is_free(), "it has the lock", START_S)
+        await asyncio.sleep(1.0)
+        await world.kubelet.restart()
+        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "registered again", 5)
+        world.options = {}
+
+
 async def test_an_agent_that_hangs_is_replaced(tmp_path: Path) -> None:
     program = f"from cgpu_kube.node import keeper; keeper.HUNG_S, keeper.BEAT_S = 5, 0.2; {Process.program}"
     async with standing(tmp_path, program=program) as world:
@@ -274,6 +290,24 @@ async def test_an_agent_with_sockets_of_its_own_is_left_alone(tmp_path: Path) ->
             assert kubelet.allocatable(GPU_MEM) == 0
             lock.close()
             await eventually(lambda: kubelet.allocatable(GPU_MEM) == 8, "it has ended")
+
+
+async def test_an_agent_that_waits_behind_one_with_sockets_of_its_own(tmp_path: Path) -> None:
+    """An update from before the unit: the next agent is connected, and the last one serves."""
+    journal(tmp_path, json.dumps({"offers": [OFFER]}))
+    other = Turn(tmp_path / "state" / AGENT_LOCK)
+    assert other.take()
+    async with keeping(tmp_path) as (_, kubelet):
+        _, writer = await asyncio.open_unix_connection(tmp_path / "k.sock")
+        await asyncio.sleep(1.0)
+        assert kubelet.allocatable(GPU_MEM) == 0, "connected"
+        writer.write(b'{"alive": true, "serves": false}\n{"alive": true}\n')
+        await asyncio.sleep(1.0)
+        assert kubelet.allocatable(GPU_MEM) == 0, "it waits"
+        writer.write(b'{"alive": true, "serves": true}\n')
+        await eventually(lambda: kubelet.allocatable(GPU_MEM) == 8, "the lock is its own, and it has not offered yet")
+        writer.close()
+    other.give()
 
 
 async def test_one_keeper_of_a_node_and_its_socket_is_roots(tmp_path: Path) -> None:
