@@ -90,7 +90,7 @@ u64 cgpu_sim_request_length(struct cgpu_sim *s, struct tsg *tsg);
 void cgpu_sim_request_kernel_done(struct cgpu_sim *s, struct tsg *tsg);
 /* The first request of a TSG that was made; false: no memory, or no sense. */
 bool cgpu_sim_request_start(struct cgpu_sim *s, struct tsg *tsg);
-/* Its channel is gone: nothing of it is open. */
+/* Its channel is gone: count what is open, as cgpu_sim_request_close(), and forget it. */
 void cgpu_sim_request_drop(struct cgpu_sim *s, struct tsg *tsg);
 /* Count requests that have not ended with their latency so far, if they had the time to end. */
 void cgpu_sim_request_close(struct cgpu_sim *s, const struct tsg *tsg);

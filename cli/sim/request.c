@@ -128,14 +128,6 @@ void cgpu_sim_request_kernel_done(struct cgpu_sim *s, struct tsg *tsg)
 	next_request(s, tsg, (tsg->head + 1) % load->depth, s->now_ns);
 }
 
-void cgpu_sim_request_drop(struct cgpu_sim *s, struct tsg *tsg)
-{
-	if (!of(s, tsg))
-		return;
-	tsg->request_ns = CGPU_SIM_NEVER_NS;
-	tsg->request = of(s, tsg)->arrivals;
-}
-
 /* How long the kernels of request @nr take without any other. */
 static u64 length_ns(const struct cgpu_sim_requests *r, u32 nr)
 {
@@ -162,6 +154,15 @@ void cgpu_sim_request_close(struct cgpu_sim *s, const struct tsg *tsg)
 			return;
 		at = r->arrival_ns[nr];
 	}
+}
+
+void cgpu_sim_request_drop(struct cgpu_sim *s, struct tsg *tsg)
+{
+	if (!of(s, tsg))
+		return;
+	cgpu_sim_request_close(s, tsg);
+	tsg->request_ns = CGPU_SIM_NEVER_NS;
+	tsg->request = of(s, tsg)->arrivals;
 }
 
 u32 cgpu_sim_requests_done(const struct cgpu_sim *s, u32 client,

@@ -148,6 +148,21 @@ def test_what_has_not_ended_counts_with_its_age() -> None:
     assert (found.ended, found.open, found.max_us) == (1, 1, 25_000)
 
 
+def test_what_is_open_at_the_stop_counts_once() -> None:
+    """They vanished where the container left: an overloaded one seemed to have served all."""
+    lengths = (20_000.0,)
+    gpu = machine(replace(ONE, request_us=lengths, stop_ms=50, trace=trace(0, 5, 10, 45, 60, request_us=lengths)))
+    gpu.advance(50 * MS)
+    gpu.end(0)
+    gpu.advance(S)
+    gpu.close()
+    ended = [Request(0, 20 * MS + 50 * US), Request(5 * MS, 40 * MS + 50 * US)]
+    assert gpu.requests(0) == [*ended, Request(10 * MS, 50 * MS, open=True)], "that of 45 ms had no time to end"
+    assert (
+        gpu_of("--container", "request_us=9000,requests_per_s=500,stop_ms=500")["containers"][0]["requests_open"] > 100
+    )
+
+
 def test_figures_begin_at_the_mark() -> None:
     gpu = machine(replace(ONE, trace=trace(0, 50, request_us=ONE.request_us)))
     gpu.advance(30 * MS)
