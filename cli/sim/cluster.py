@@ -84,7 +84,7 @@ class Result:
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     more: dict[str, int]  #: kind -> further pods of it that would find room
-    ideal: dict[str, int]  #: the same if all free memory were in one piece on each GPU's size
+    ideal: dict[str, int]  #: the same if what is free were in one piece
 
 
 class _Search:
@@ -154,19 +154,36 @@ def run(plan: Plan, policy: str) -> Result:
 
 def _more(kind: Kind, nodes: Sequence[Node], policy: str) -> int:
     """Pods of that kind which the rest of each node would take, until none fits."""
+    alike: dict[tuple[str, tuple[tuple[int, Load], ...]], int] = {}
     total = 0
     for node in nodes:
         if kind.pool not in ("", node.pool.name):
             continue
-        rest = Node(node.name, node.pool, node.size, dict(node.used), node.taken)
-        while isinstance(found := place(kind.need, rest.pool.gpus, rest.used, policy), Placement):
-            _put(rest, found)
-            total += 1
+        key = node.pool.name, tuple(sorted(node.used.items(), key=lambda one: one[0]))
+        if key not in alike:
+            alike[key] = _more_on(kind, node, policy)
+        total += alike[key]
     return total
 
 
+def _more_on(kind: Kind, node: Node, policy: str) -> int:
+    rest = Node(node.name, node.pool, node.size, dict(node.used), node.taken)
+    count = 0
+    while isinstance(found := place(kind.need, rest.pool.gpus, rest.used, policy), Placement):
+        _put(rest, found)
+        count += 1
+    return count
+
+
 def _ideal(kind: Kind, nodes: Sequence[Node]) -> int:
-    """Free memory divided by what a pod takes, as if it could be moved together."""
+    """Free memory, compute or slots, by what there is least of, divided by what a pod takes, as if they could be moved
+    together."""
     chosen = [node for node in nodes if kind.pool in ("", node.pool.name)]
-    free = sum(max(0, load.units) for node in chosen for load in node.free().values())
-    return free // (kind.need.whole.units * kind.need.gpus)
+    free = [load for node in chosen for load in node.free().values()]
+    whole, gpus = kind.need.whole, kind.need.gpus
+    amounts = (
+        (sum(max(0, load.units) for load in free), whole.units),
+        (sum(max(0, load.core) for load in free), whole.core),
+        (sum(max(0, load.slots) for load in free), whole.slots),
+    )
+    return min(there // (takes * gpus) for there, takes in amounts if takes)

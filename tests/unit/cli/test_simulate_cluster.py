@@ -46,6 +46,33 @@ def test_two_pods_on_unequal_gpus(tmp_path: Path) -> None:
     assert pack["kinds"][0] == {"name": "a", "count": 1, "placed": 1, "further": 4, "further_if_unfragmented": 4}
 
 
+@pytest.mark.parametrize(
+    ("pool", "pod", "ideal"),
+    [
+        ("gpus = [80, 80]", "memory = 1\ncore = 50", 4 - 1),
+        ("gpus = [80, 80]\nslots = 3", "memory = 1", 6 - 1),
+        ("gpus = [80, 80]", "memory = 60\ncore = 25", 1),
+        ("gpus = [80, 80]", "memory = 2\ncore = 100\ngpus = 2", 2 - 1),
+    ],
+)
+def test_what_there_is_least_of_bounds_the_ideal(tmp_path: Path, pool: str, pod: str, ideal: int) -> None:
+    """Compute and slots did not count: 159 further pods, each with half of a GPU, on two GPUs."""
+    done = simulate(tmp_path, f"[[pool]]\n{pool}\n[[pod]]\n{pod}\n", "--placement", "binpack", "--json")
+    (kind,) = json.loads(done.output)["policies"][0]["kinds"]
+    assert kind["further_if_unfragmented"] == ideal >= kind["further"]
+
+
+def test_nodes_that_are_alike_are_filled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of each of ten thousand empty nodes was filled pod by pod."""
+    calls = []
+    real = cluster.place
+    monkeypatch.setattr(cluster, "place", lambda *words, **more: calls.append(1) or real(*words, **more))
+    values: Any = {"pool": [{"nodes": 10_000, "gpus": [10, 10]}], "pod": [{"memory": 1}]}
+    found = cluster.run(read_plan(values), "spread")
+    assert found.more == {"pod0": 199_999}
+    assert len(calls) < 10_100, "one for each node, and 20 for each kind of rest"
+
+
 def test_no_room_is_a_result_with_reasons(tmp_path: Path) -> None:
     done = simulate(tmp_path, NODE + '[[pod]]\nname = "a"\ncount = 8\nmemory = 15\n', "--placement", "binpack")
     assert done.exit_code == 7
