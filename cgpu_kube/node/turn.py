@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+#: is_free() has the lock for microseconds, and an agent that is refused for them may end what it serves.
+TRIES, AGAIN_S = 3, 0.005
 
 
 class Turn:
@@ -24,12 +28,12 @@ class Turn:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.give()  # an open file without the lock would count as taken
-            if isinstance(error, BlockingIOError):
-                return False
+            is_ours = _lock(self._fd)
+        except OSError:
+            self.give()
             raise
+        if not is_ours:
+            self.give()  # an open file without the lock would count as taken
         return self._is_mine()  # else it was removed meanwhile: the next look makes another one
 
     def is_free(self) -> bool:
@@ -58,3 +62,16 @@ class Turn:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+
+
+def _lock(fd: int) -> bool:
+    """False: another process has it. Raises OSError."""
+    for left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left:
+                time.sleep(AGAIN_S)
+        else:
+            return True
+    return False

@@ -297,6 +297,18 @@ def test_a_lock_that_fails_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monk
             turn.take()
 
 
+def test_a_look_at_the_lock_takes_no_turn_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit looks twice a second whether an agent has it."""
+    turn = Turn(tmp_path / "agent.lock")
+    turn.path.touch()
+    with open(turn.path) as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr("cgpu_kube.node.turn.time.sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))
+        assert turn.take(), "the look has ended"
+        assert not Turn(turn.path).take(), "an agent's does not end"
+    turn.give()
+
+
 async def test_an_agent_waits_for_a_state_that_it_can_write(tmp_path: Path) -> None:
     async with standing(tmp_path) as world:
         await world.stop_agent()
