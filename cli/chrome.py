@@ -125,8 +125,10 @@ def parse(text: str) -> list[Process]:
             begin = _number(event, "ts")
             spans.setdefault(_place(event), []).append((begin, begin + _number(event, "dur")))
     found = []
-    for pid in sorted({pid for pid, _ in names.keys() | spans.keys()}):
-        tids = sorted(tid for one, tid in names.keys() | spans.keys() if one == pid)
+    by_pid: dict[int, list[int]] = {}
+    for pid, tid in sorted(names.keys() | spans.keys()):
+        by_pid.setdefault(pid, []).append(tid)
+    for pid, tids in by_pid.items():
         titles = [str(names.get((pid, tid), {}).get("name", f"c{tid}")) for tid in tids]
         own = [
             Span(place, begin, end)

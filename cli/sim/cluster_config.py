@@ -12,7 +12,7 @@ from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, S
 
 from .cluster import Kind, Plan, Pool
 from .config import Range, known, read_file, tables
-from .requests import wrong
+from .requests import shown, wrong
 
 NODES_MAX = 10_000
 PODS_MAX = 100_000
@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, object]:
 def _name(values: Mapping[str, object], what: str, default: str) -> str:
     name = values.get("name", default)
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
-        raise wrong(f"{name!r} is no name for a {what}")
+        raise wrong(f"{shown(name)} is no name for a {what}")
     return name
 
 
@@ -75,10 +75,10 @@ def read_plan(values: Mapping[str, object]) -> Plan:
             raise wrong(f"there are {total} {noun}", f"{most} at most")
     for kind in kinds:
         if kind.pool and kind.pool not in {pool.name for pool in pools}:
-            raise wrong(f"pod {kind.name} is for pool {kind.pool!r}, and there is no such pool")
+            raise wrong(f"pod {kind.name} is for pool {shown(kind.pool)}, and there is no such pool")
     order = values.get("order", "listed")
     if order not in ORDERS:
-        raise wrong(f"order={order!r} is no order", ", ".join(ORDERS))
+        raise wrong(f"order={shown(order)} is no order", ", ".join(ORDERS))
     return Plan(pools, kinds, order == "shuffled", SEED.read("seed", values.get("seed", 1)))
 
 
@@ -90,7 +90,7 @@ def _pool(values: Mapping[str, object], number: int) -> Pool:
         raise wrong(f"pool {name}: gpus is the list of each GPU's units, as [15, 79]")
     unit = values.get("unit", "GiB")
     if unit not in ("GiB", "MiB"):
-        raise wrong(f"pool {name}: unit={unit!r}", "GiB, MiB")
+        raise wrong(f"pool {name}: unit={shown(unit)}", "GiB, MiB")
     core = CORES.read("core", values.get("core", CORE))
     slots = SLOTS.read("slots", values.get("slots", 20))
     gpus = tuple(Gpu(index, UNITS.read("gpus", size), core, slots) for index, size in enumerate(sizes))
@@ -122,7 +122,7 @@ def _container(values: Mapping[str, object], what: str, place: int, count: int) 
     name = _name(values, "container", f"c{place}")
     phase = values.get("phase", MAIN)
     if phase not in PHASES:
-        raise wrong(f"{what}: phase={phase!r}", ", ".join(PHASES))
+        raise wrong(f"{what}: phase={shown(phase)}", ", ".join(PHASES))
     found: dict[str, Any] = {
         "memory": Range(1, (1 << 20) * count).read("memory", values.get("memory", "")),
         "core": Range(0, CORE * count).read("core", values.get("core", 0)),

@@ -14,7 +14,7 @@ from cgpu_common import policies
 from cgpu_common.toml import tomllib
 
 from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
-from .requests import ARRIVALS_MAX, read_lengths, read_trace, wrong
+from .requests import ARRIVALS_MAX, read_lengths, read_trace, shown, wrong
 
 CONTAINERS_MAX = 25
 
@@ -31,12 +31,12 @@ class Range:
     def read(self, name: str, value: object) -> Any:
         number = self._number(value)
         if number is None:
-            raise wrong(f"{name}={value} is no number")
+            raise wrong(f"{name}={shown(value, str)} is no number")
         if not self.low <= number <= self.high or 0 < number < self.least:
             low = f"0, or {self.least:g}" if self.least else f"{self.low:g}"
-            raise wrong(f"{name}={value} is out of range", f"{low} to {self.high:g}")
+            raise wrong(f"{name}={shown(value, str)} is out of range", f"{low} to {self.high:g}")
         if self.whole and number != int(number):
-            raise wrong(f"{name}={value} is no whole number")
+            raise wrong(f"{name}={shown(value, str)} is no whole number")
         return int(number) if self.whole else float(number)
 
     def _number(self, value: object) -> float | None:
@@ -108,9 +108,10 @@ SEED = Range(0, 2**63 - 1)
 
 
 def read_policy(value: object) -> int:
-    known = policies.number(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    text = shown(value, str)
+    known = policies.number(text) if isinstance(value, int | str) and not isinstance(value, bool) else None
     if known is None:
-        raise wrong(f"{value!r} is no policy", policies.ALLOWED)
+        raise wrong(f"{shown(value)} is no policy", policies.ALLOWED)
     return known
 
 
@@ -133,7 +134,7 @@ def pairs(text: str, what: str) -> dict[str, str]:
 def known(values: Mapping[str, object], fields: Iterable[str], what: str) -> None:
     for name in values:
         if name not in fields:
-            raise wrong(f"{what} has no {name!r}", ", ".join(sorted(fields)))
+            raise wrong(f"{what} has no {shown(name)}", ", ".join(sorted(fields)))
 
 
 def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def read_containers(values: Mapping[str, object], number: int) -> list[Container
     known(values, {"name", "count", *CONTAINER, *REQUESTS}, "a container")
     name = values.get("name", f"c{number}")
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
-        raise wrong(f"{name!r} is no name for a container")
+        raise wrong(f"{shown(name)} is no name for a container")
     one = Container(name, **numbers(values, CONTAINER), **read_requests(values, f"container {name}"))
     if one.cpu_ms and "think_ms" not in values:
         raise wrong(f"container {name}: cpu_ms needs think_ms")
@@ -176,7 +177,8 @@ def read_requests(values: Mapping[str, object], what: str) -> dict[str, Any]:
     if len(how) != 1:
         given = "none is" if not how else f"{' and '.join(how)} are"
         raise wrong(f"{what}: requests arrive in one way, and {given} given", "requests_per_s, think_ms, requests_file")
-    lengths = read_lengths(str(text), f"{what}: request_us") if "request_us" in values else ()
+    text = text if isinstance(text, str) else shown(text, str)
+    lengths = read_lengths(text, f"{what}: request_us") if "request_us" in values else ()
     if path is None:
         return {"request_us": lengths}
     if not isinstance(path, str):
@@ -191,7 +193,7 @@ def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
     known(values, {"profile", "policy", "personality", "run_state", *GPU}, "a GPU")
     changes: dict[str, Any] = numbers(values, GPU)
     if "profile" in values:
-        changes["profile"] = profile(str(values["profile"]))
+        changes["profile"] = profile(shown(values["profile"], str))
     if "policy" in values:
         changes["policy"] = read_policy(values["policy"])
     if "personality" in values:
@@ -203,7 +205,7 @@ def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
 
 def read_run_state(value: object) -> str:
     if value not in RUN_STATES:
-        raise wrong(f"run_state={value!r} is no source", ", ".join(RUN_STATES))
+        raise wrong(f"run_state={shown(value)} is no source", ", ".join(RUN_STATES))
     return str(value)
 
 
@@ -222,7 +224,7 @@ def read_changes(values: Mapping[str, object], containers: Iterable[Container]) 
     if isinstance(target, Mapping | list):
         raise wrong("a change names one container")
     if target is not None and target not in {one.name for one in containers}:
-        raise wrong(f"a change names {target!r}, and there is no such container")
+        raise wrong(f"a change names {shown(target)}, and there is no such container")
     at_ms = Range(0, 3_600_000, whole=False).read("at_ms", values.get("at_ms", ""))
     gpu = CONTAINER["gpu"].read("gpu", values.get("gpu", 0))
     ranges = GPU | CONTAINER

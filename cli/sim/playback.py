@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import chrome
 from .model import Arrival, Container
-from .requests import ARRIVALS_MAX, KERNELS_MAX, wrong
+from .requests import ARRIVALS_MAX, KERNELS_MAX, Budget, wrong
 
 KERNEL_US = 300.0  # the default of a container: a longer interval is so many kernels
 LENGTH_MOST_MS = 3_600_000
@@ -22,11 +23,11 @@ def _number(about: Any, key: str, default: int, most: int) -> int:
 
 def _request(length_us: float) -> tuple[float, ...]:
     """Kernels of KERNEL_US and a rest of a microsecond at least."""
-    whole, rest = divmod(round(length_us, 3), KERNEL_US)
+    whole, rest = divmod(length_us, KERNEL_US)
     return (KERNEL_US,) * int(whole) + ((rest,) if rest >= 1 or not whole else ())
 
 
-def _arrivals(spans: list[chrome.Span], begin_us: float, path: Path) -> tuple[Arrival, ...]:
+def _arrivals(spans: list[chrome.Span], begin_us: float, path: Path, budget: Budget) -> tuple[Arrival, ...]:
     if len(spans) > ARRIVALS_MAX:
         raise wrong(f"{path}: a container has more than {ARRIVALS_MAX} intervals", "cgpu trace with less --seconds")
     found = []
@@ -37,7 +38,8 @@ def _arrivals(spans: list[chrome.Span], begin_us: float, path: Path) -> tuple[Ar
             raise wrong(f"{path} is longer than an hour")
         if length_us > KERNEL_US * KERNELS_MAX:
             raise wrong(f"{path}: an interval at {at_ms:g} ms is longer than {KERNEL_US * KERNELS_MAX / 1e6:g} s")
-        found.append(Arrival(at_ms, _request(length_us)))
+        length_us = round(length_us, 3)
+        found.append(Arrival(at_ms, budget.lengths(length_us, partial(_request, length_us))))
     return tuple(found)
 
 
@@ -62,6 +64,7 @@ def read(path: Path) -> tuple[list[Container], float]:
         raise wrong(f"{path} has {len(processes)} GPUs", f"{GPUS_MAX} at most")
     out: list[Container] = []
     taken: set[str] = set()
+    budget = Budget(path)
     for gpu, process in enumerate(processes):
         by_track: dict[int, list[chrome.Span]] = {}
         for span in process.spans:
@@ -70,7 +73,7 @@ def read(path: Path) -> tuple[list[Container], float]:
             raise wrong(f"{path}: {len(by_track)} containers are on GPU {gpu}", f"{CONTAINERS_MAX} at most")
         for place, own in sorted(by_track.items()):
             title = process.tracks[place]
-            arrivals = _arrivals(own, begin_us, path)
+            arrivals = _arrivals(own, begin_us, path, budget)
             name = "".join(char for char in title if char.isprintable())[:48] or "c"
             while name in taken:
                 name += "'"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cgpu_common.exits import CgpuError, Exit
@@ -19,10 +20,46 @@ from .model import MS, US, Arrival, Container
 KERNELS_MAX = 100_000  # of one request
 ARRIVALS_MAX = 1_000_000
 KERNEL_US = (1.0, 10_000_000.0)
+FILE_MOST = 256 << 20  # bytes
+KERNELS_ALL = 100_000_000  # of all requests of a file: what is simulated
+KERNELS_KEPT = 10_000_000  # of those with different lengths: what is kept in memory
+SHOWN = 60  # letters of a value in a sentence
 
 
 def wrong(what: str, hint: str = "") -> CgpuError:
     return CgpuError(Exit.USAGE, "usage", what, hint)
+
+
+def shown(value: object, form: Callable[[object], str] = repr) -> str:
+    """A value of a file for a sentence: short, and no list or table, which may be without end."""
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = form(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+class Budget:
+    """The kernels of the requests of a file. Requests with the same key have the same lengths, which are kept once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: dict[object, tuple[float, ...]] = {}
+        self._kernels = self._kept_kernels = 0
+
+    def lengths(self, key: object, read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = read()
+            self._kept_kernels += len(found)
+        self._kernels += len(found)
+        if self._kernels > KERNELS_ALL or self._kept_kernels > KERNELS_KEPT:
+            limits = f"{KERNELS_ALL:g} at most, {KERNELS_KEPT:g} in requests that differ"
+            raise wrong(f"{self._path} has too many kernels", limits)
+        return found
 
 
 def _number(text: str) -> float:
@@ -38,11 +75,14 @@ def read_lengths(text: str, what: str) -> tuple[float, ...]:
     found: list[float] = []
     for word in text.replace(",", "+").split("+"):
         length, times, count = word.strip().partition("x")
+        shown_word = shown(word.strip())
         us, number = _number(length), _number(count) if times else 1.0
         if not KERNEL_US[0] <= us <= KERNEL_US[1]:
-            raise wrong(f"{what}: {word.strip()!r} is no length of a kernel", "microseconds, 1 to 1e+07, or 200x40")
+            raise wrong(
+                f"{what}: {shown_word} is no length of a kernel", "microseconds, 1 to 1e+07, or 200x40"
+            )
         if not 1 <= number <= KERNELS_MAX - len(found) or number != int(number):
-            raise wrong(f"{what}: {word.strip()!r} is no number of kernels", f"1 to {KERNELS_MAX} in a request")
+            raise wrong(f"{what}: {shown(word.strip())} is no number of kernels", f"1 to {KERNELS_MAX} in a request")
         found += [us] * int(number)
     return tuple(found)
 
@@ -50,8 +90,13 @@ def read_lengths(text: str, what: str) -> tuple[float, ...]:
 def read_trace(path: Path, lengths: tuple[float, ...]) -> tuple[Arrival, ...]:
     """A line for each arrival: its time in ms, and the lengths of its kernels if they are not those of all."""
     found: list[Arrival] = []
+    budget = Budget(path)
+    with path.open("rb") as file:
+        data = file.read(FILE_MOST + 1)
+    if len(data) > FILE_MOST:
+        raise wrong(f"{path} is larger than {FILE_MOST >> 20} MiB")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = data.decode().splitlines()
     except ValueError:
         raise wrong(f"{path} is no text") from None
     for number, line in enumerate(lines, 1):
@@ -60,10 +105,11 @@ def read_trace(path: Path, lengths: tuple[float, ...]) -> tuple[Arrival, ...]:
             continue
         what, at_ms = f"{path} line {number}", _number(words[0])
         if not 0 <= at_ms <= 3_600_000:
-            raise wrong(f"{what}: {words[0]!r} is no time", "milliseconds, 0 to 3.6e+06")
+            raise wrong(f"{what}: {shown(words[0])} is no time", "milliseconds, 0 to 3.6e+06")
         if found and at_ms < found[-1].at_ms:
-            raise wrong(f"{what}: {words[0]} ms is before the line above")
-        own = read_lengths("+".join(words[1:]), what) if words[1:] else lengths
+            raise wrong(f"{what}: {shown(words[0], str)} ms is before the line above")
+        text = "+".join(words[1:])
+        own = budget.lengths(text, partial(read_lengths, text, what) if text else lambda: lengths)
         if not own:
             raise wrong(f"{what} has no lengths, and the container has no request_us")
         if len(found) == ARRIVALS_MAX:

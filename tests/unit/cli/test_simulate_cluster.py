@@ -98,6 +98,22 @@ def test_yaml_is_the_same(tmp_path: Path) -> None:
 
 
 POD = "[[pod]]\nmemory = 6\n"
+BOMB = "[&a0 [x, x]" + "".join(f", &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)) + "]"
+
+
+@pytest.mark.parametrize("key", ["order", "seed", "nodes", "unit", "gpus", "name", "memory", "phase", "pool"])
+@pytest.mark.parametrize("value", [BOMB, f"{{x: {BOMB}}}", "0x" + 5000 * "f"])
+def test_values_without_end_are_a_sentence(tmp_path: Path, key: str, value: str) -> None:
+    """The value was printed whole: lists of ten times the list before have 10^29 words."""
+    pytest.importorskip("yaml", reason="PyYAML is of cgpu-kube")
+    values = {"order": "listed", "seed": "1", "nodes": "1", "unit": "GiB", "gpus": "[9]", "name": "a"}
+    values |= {"memory": "1", "phase": "main", "pool": "pool0", key: value}
+    text = (
+        "order: {order}\nseed: {seed}\npool: [{{nodes: {nodes}, unit: {unit}, gpus: {gpus}}}]\n"
+        "pod: [{{name: {name}, pool: {pool}, container: [{{memory: {memory}, phase: {phase}}}]}}]\n"
+    )
+    done = simulate(tmp_path, text.format(**values), name="c.yaml")
+    assert done.exit_code == 2 and len(done.output.splitlines()) == 1 and len(done.output) < 300, done.output[:300]
 
 
 @pytest.mark.parametrize(

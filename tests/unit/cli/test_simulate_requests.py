@@ -375,6 +375,35 @@ def test_traces_that_cannot_be(tmp_path: Path, text: str, why: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_a_file_of_too_many_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a megabyte had 10^10 kernels, and each line's lengths were read and kept anew."""
+    path = tmp_path / "arrivals.txt"
+    path.write_text("5 10x1000\n" * 100)
+    found = requests.read_trace(path, ())
+    assert len({id(one.request_us) for one in found}) == 1, "the same words are read once"
+    monkeypatch.setattr(requests, "KERNELS_ALL", 99_999)
+    with pytest.raises(CgpuError, match="too many kernels"):
+        requests.read_trace(path, ())
+    monkeypatch.setattr(requests, "KERNELS_ALL", 10**9)
+    monkeypatch.setattr(requests, "KERNELS_KEPT", 1999)
+    assert len(requests.read_trace(path, ())) == 100
+    path.write_text("5 10x1000\n5 11x1000\n")
+    with pytest.raises(CgpuError, match="too many kernels"):
+        requests.read_trace(path, ())
+    monkeypatch.setattr(requests, "FILE_MOST", 10)
+    with pytest.raises(CgpuError, match="is larger than"):
+        requests.read_trace(path, ())
+
+
+@pytest.mark.parametrize("line", ["request_us = 0x" + 5000 * "f" + "\nthink_ms = 1", "weight = 0x" + 5000 * "f"])
+def test_long_numbers_in_a_file(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"[[container]]\n{line}\n")
+    result = simulate(str(path))
+    assert (result.exit_code, result.stderr.count("\n")) == (Exit.USAGE, 1)
+    assert "a number of 20000 bits" in result.stderr
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(max_size=20), st.from_regex(r"[0-9x+.,e]{1,12}", fullmatch=True)))
 def test_any_lengths_are_lengths_or_a_sentence(text: str) -> None:

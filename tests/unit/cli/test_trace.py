@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -244,6 +245,22 @@ def test_a_file_that_is_no_trace(tmp_path: Path, text: str, said: str) -> None:
     result = CliRunner().invoke(cgpu, ["simulate", "--trace", str(path)], prog_name="cgpu")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
+
+
+def test_many_processes_in_a_trace_are_read_at_once() -> None:
+    """All tracks were gone through for each process: ten thousand took half a minute."""
+    events = [{"ph": "X", "ts": n, "dur": 1, "pid": n, "tid": 1} for n in range(10_000)]
+    began = time.process_time()
+    assert len(chrome.parse(json.dumps(events))) == 10_000
+    assert time.process_time() - began < 3
+
+
+def test_too_many_kernels_in_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpu_cli.sim.requests.KERNELS_ALL", 1000)
+    path = tmp_path / "x.json"
+    path.write_text(a_trace((0, 0, 200_000), (1, 0, 200_000)))
+    with pytest.raises(CgpuError, match="too many kernels"):
+        playback.read(path)
 
 
 def test_too_many_containers_in_a_trace(tmp_path: Path) -> None:
