@@ -57,7 +57,7 @@ class Acting:
         """Raises Refused, StepFailed, OSError."""
         self._unmark()
         found = facts.read(self._root, self._run)
-        plan = remove(found)
+        plan = remove(found, self._by_hand)
         self._carry_out(plan, found, "removing")
         return plan
 
@@ -214,7 +214,7 @@ class Acting:
         """From now on no container gets a slice; one that has got one meanwhile is not lost."""
         self._mark()
         try:
-            remove(facts.read(self._root, self._run))
+            remove(facts.read(self._root, self._run), self._by_hand)
         except Refused:
             self._unmark()
             raise

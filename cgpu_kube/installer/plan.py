@@ -172,8 +172,8 @@ def install(host: Host, image: Image, by_hand: bool = False) -> Plan:
     return Plan(tuple(steps), engine, "; ".join(kept))
 
 
-def remove(host: Host) -> Plan:
-    """The steps to a node without cgpu; none: it is not there. Raises Refused."""
+def remove(host: Host, by_hand: bool = False) -> Plan:
+    """The steps to a node without cgpu; none: it is not there. Raises Refused. @by_hand: as for install()."""
     if host.installed is None:
         if host.owner is not None:
             why = f"cgpu is on the host by {host.owner}, and not by this installer"
@@ -185,7 +185,8 @@ def remove(host: Host) -> Plan:
         why = f"{len(host.tenants)} of the node's containers have a slice ({_some(host.tenants)})"
         raise Refused("InUse", why, "drain the node; nothing was removed")
     unload = (Step.UNLOAD,) if host.loaded is not None else ()
-    return Plan((Step.CORDON, *unload, Step.RESTORE_ENGINE, Step.REMOVE), CONTAINERD)
+    restore = () if by_hand else (Step.RESTORE_ENGINE,)
+    return Plan((Step.CORDON, *unload, *restore, Step.REMOVE), "" if by_hand else CONTAINERD)
 
 
 #: The condition of the node, its reasons when True, and False but for those of Refused.

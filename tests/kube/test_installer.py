@@ -22,7 +22,7 @@ from cgpu_kube import api, pods
 from cgpu_kube.installer import act, command, host
 from cgpu_kube.installer.act import Acting
 from cgpu_kube.installer.host import Done, StepFailed
-from cgpu_kube.installer.plan import CONDITION, Host, Image, Refused, Step, install, remove
+from cgpu_kube.installer.plan import CONDITION, Host, Image, Plan, Refused, Step, install, remove
 from cgpu_kube.node.host import FOREIGN, MODES
 
 KERNEL = "6.1.0-49-amd64"
@@ -140,6 +140,7 @@ def test_removal() -> None:
     assert remove(THERE).steps == (Step.CORDON, Step.UNLOAD, Step.RESTORE_ENGINE, Step.REMOVE)
     assert remove(replace(THERE, loaded=None)).steps == (Step.CORDON, Step.RESTORE_ENGINE, Step.REMOVE)
     assert remove(BARE).steps == ()
+    assert remove(THERE, by_hand=True) == Plan((Step.CORDON, Step.UNLOAD, Step.REMOVE)), "--no-engine"
     with pytest.raises(Refused, match="3 of the node's containers have a slice") as refused:
         remove(replace(THERE, tenants=("a", "b", "c")))
     assert refused.value.reason == "InUse"
@@ -309,6 +310,15 @@ def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Pa
         "bash /var/lib/cgpu-install/scripts/install uninstall",
     ]
     assert not (root / f"lib/modules/{KERNEL}/updates").exists()
+
+
+def test_removal_leaves_an_engine_that_is_set_up_by_hand(root: Path, payload: Path, tmp_path: Path) -> None:
+    fake, modules = Fake(root), some_modules(tmp_path)
+    one = Acting(fake, host.image(payload, modules), payload, modules, by_hand=True)  # type: ignore[arg-type]
+    assert command.attempt(one, removing=False).reason == "Installed"
+    assert command.attempt(one, removing=True).reason == "Removed"
+    assert fake.calls[-1].endswith("scripts/install uninstall")
+    assert not any("setup" in call or "containerd" in call for call in fake.calls)
 
 
 class Killed(BaseException):
