@@ -58,12 +58,13 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def judge(results: list[dict[str, Any]]) -> list[str]:
     """The figures that miss a bar."""
-    problems = []
+    missing = BARS.keys() - {row["call"] for row in results}
+    problems = [f"{call} has a bar and was not measured" for call in sorted(missing)]
     for row in results:
         worst = max(row["added_1"], row["added_25"])
         if row["bar"] is not None and worst > row["bar"]:
             problems.append(f"{row['call']} adds {worst} instructions, more than {row['bar']}")
-        if row["grown"] > row["added_1"] * FLAT_PCT / 100 + FLAT_INSTRUCTIONS + abs(row["drift"]):
+        if row["grown"] > row["added_1"] * FLAT_PCT / 100 + FLAT_INSTRUCTIONS + max(0, row["drift"]):
             problems.append(
                 f"{row['call']} adds {row['added_1']} with one container and {row['grown']} more with 25, the driver's "
                 f"own {row['drift']}"
