@@ -2,8 +2,9 @@
 """Bars of bench-sched that are missed, and why no scheduler with these controls can hold them (docs/develop/bench.md).
 
 REASONS has the causes. A row excused by slow calls has to hold the same bar in the same run on a driver without slow
-calls, and to miss it by no more than they cost. Rows excused by another cause are listed one by one; a listed row that
-meets its bar is an error too.
+calls, and to miss it by no more than they cost. Rows excused by another cause are listed one by one, each with the
+worst figure allowed. A figure of EXCHANGE that meets its bar on every card is an error too; whether one of the other
+lists does depends on the seeds.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ REASONS = {
     "one timeslice": "a request of 1 ms waits for the rest of the other's short timeslice and a switch, a tenth of it",
     "one processor": "no doorbell rings while the sched thread has the machine's only processor: exchanges and that",
 }
-# (scenario, policy, slice_us, figure)
+SHORT_QUEUE = "1:2 short queue"
+LEAST = {"aggregate_pct"}  # figures whose limit is the least allowed; of all others it is the most
+# (scenario, policy, slice_us, figure) -> the worst allowed on each card, a bit beyond the worst of ten seeds
 EXCHANGE = {
-    ("1:2 short queue", 1, 5000, "aggregate_pct"),
-    ("1:2 short queue", 1, 10_000, "aggregate_pct"),
-    ("1:2 short queue", 2, 5000, "aggregate_pct"),
-    ("1:2 short queue", 2, 10_000, "aggregate_pct"),
-    ("1:2 short queue", 2, 5000, "ratio_error_pct"),
-    ("1:2 short queue", 2, 5000, "share_error_1s_pp"),
+    (SHORT_QUEUE, 1, 5000, "aggregate_pct"): {"a100": 95.2, "h200": 96.9},
+    (SHORT_QUEUE, 1, 10_000, "aggregate_pct"): {"a100": 97.4, "h200": 98.3},
+    (SHORT_QUEUE, 2, 5000, "aggregate_pct"): {"a100": 96.6, "h200": 97.8},
+    (SHORT_QUEUE, 2, 10_000, "aggregate_pct"): {"a100": 98.2, "h200": 98.8},
+    (SHORT_QUEUE, 2, 5000, "ratio_error_pct"): {"a100": 1.75, "h200": 1.1},
+    (SHORT_QUEUE, 2, 5000, "share_error_1s_pp"): {"a100": 1.2, "h200": 0.85},
 }
 # With 25 equal slots a turn is a fortieth of what a slot has in 5 s: what is carried into and out of the 10 s, and what
 # is not seen of 160 calls, is 1.2 % (docs/develop/scheduler.md), and a cap in a full house 1 point.
@@ -47,7 +50,9 @@ FULL_HOUSE = {
 SEVERAL_CALLS = {("high priority", 4, "takeover_us"): 2600.0}
 # 0.1 ms of timeslice and 0.205 ms of switch, of which most requests meet a part: 110.04 % of alone.
 ONE_TIMESLICE = {("gap: requests of 1 ms", "h100", "request_p99_of_alone_pct"): 110.1}
-# The machine's cell of that scenario, policy 2 and 10 ms: a figure, and how far it may be off; runs differ
+# The machine's cell of that scenario, on this card, by this policy and slice: a figure, and from where to where it may
+# be; runs differ.
+ONE_PROCESSOR_CELL = (SHORT_QUEUE, "a100", 2, 10_000)
 ONE_PROCESSOR = {"ratio_error_pct": (0.0, 3.0), "share_error_1s_pp": (0.0, 1.3), "aggregate_pct": (92.0, 100.0)}
 SECONDS = 10  # the window of ratios
 
@@ -80,34 +85,45 @@ def without_slow_calls(trace: Scenario, card: str, policy: int, slice_us: int, s
 
 def excuse(row: Row, name: str, seeds: int) -> str | None:
     """Why this row may miss the bar of this figure; None: it may not."""
-    from sched import bars_missed
-
+    value = row.get(name)
+    if not isinstance(value, float | int):
+        return None  # nothing was measured
     if row["where"] == "vm":
+        cell = (row["scenario"], row["profile"], row["policy"], row["slice_us"])
         least, most = ONE_PROCESSOR.get(name, (0.0, 0.0))
-        short = (row["scenario"], row["policy"], row["slice_us"]) == ("1:2 short queue", 2, 10_000)
-        return "one processor" if short and least <= row[name] <= most else None
+        return "one processor" if cell == ONE_PROCESSOR_CELL and least <= value <= most else None
     if row["where"] != "sim" or row["personality"] != "default":
         return None
-    if row[name] <= SEVERAL_CALLS.get((row["scenario"], row["policy"], name), -1.0):
+    if value <= SEVERAL_CALLS.get((row["scenario"], row["policy"], name), -1.0):
         return "several calls"
-    if row[name] <= ONE_TIMESLICE.get((row["scenario"], row["profile"], name), -1.0):
+    if value <= ONE_TIMESLICE.get((row["scenario"], row["profile"], name), -1.0):
         return "one timeslice"
     if row.get("default_slice"):
         return None
-    if (row["scenario"], row["policy"], row["slice_us"], name) in EXCHANGE:
+    listed = (row["scenario"], row["policy"], row["slice_us"], name)
+    limit = EXCHANGE.get(listed, {}).get(row["profile"])
+    if limit is not None and (value >= limit if name in LEAST else value <= limit):
         return "exchange"
-    if row[name] <= FULL_HOUSE.get((row["scenario"], row["policy"], row["slice_us"], name), -1.0):
+    if value <= FULL_HOUSE.get(listed, -1.0):
         return "full house"
+    return "slow call" if by_slow_calls(row, name, value, seeds) else None
+
+
+def by_slow_calls(row: Row, name: str, value: float, seeds: int) -> bool:
+    """Slow calls can put the figure there, and without them the cell meets the bar."""
+    from sched import bars_missed
+
     trace = next(one for one in SCENARIOS if (one.name, one.personality) == (row["scenario"], "default"))
     most = tail_costs(row, name, trace.containers)
-    if most is None or row[name] > bars_missed(row)[name] + most:
-        return None
+    limit = bars_missed(row).get(name)
+    if most is None or limit is None or value > limit + most:
+        return False
     clean = without_slow_calls(trace, row["profile"], row["policy"], row["slice_us"], seeds)
-    return None if name in bars_missed(clean) else "slow call"
+    return not {name, "refused"} & bars_missed(clean).keys()
 
 
 def stale(rows: Sequence[Row]) -> list[str]:
-    """Listed rows that miss no bar."""
+    """Figures of EXCHANGE that meet their bar on every card."""
     from sched import bars_missed
 
     seen = {
@@ -116,4 +132,4 @@ def stale(rows: Sequence[Row]) -> list[str]:
         if row["where"] == "sim"
         for name in bars_missed(row)
     }
-    return [f"listed as missed, but it is not any more: {one}" for one in sorted(EXCHANGE - seen)]
+    return [f"listed as missed, but it is not any more: {one}" for one in sorted(EXCHANGE.keys() - seen)]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""How a bench runs its other half in a virtual machine and gets figures back."""
+"""How a bench runs its other half in a virtual machine and gets figures back; and the names a user may give it."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,16 @@ DEFAULTS = {"DAEMON": "0", "KERNEL": "6.1", "PYTHONPATH": "tests", "TIMEOUT": "6
 
 class Failed(Exception):
     """The machine or the bench in it failed: no figures."""
+
+
+def unknown(names: Iterable[str], known: Iterable[str], kind: str) -> str | None:
+    """A sentence about the first name that is not known, with the nearest that is."""
+    known = list(dict.fromkeys(known))
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            return f"no {kind} is called '{name}', the nearest is '{near}'"
+    return None
 
 
 def boot(command: str, **variables: str) -> Any:

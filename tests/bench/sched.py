@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from beside import RULES, Plain16  # noqa: E402
 from known import REASONS, excuse, stale  # noqa: E402
+from machine import unknown  # noqa: E402
 from scenarios import GAP_CARDS, GAPS, H100, QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
 
@@ -76,14 +77,17 @@ def sim_rows(
             if lines:
                 write_line(cell, done[0])
             row = worst_of([one.row for one in done])
-            driver = driver or row["vs_driver_pct"]
-            if row.get("vs_driver_pct"):
-                row["vs_driver_pct"] *= 100 / driver
+            if cell.rule == RULES[0].name:
+                driver, driver_p99 = row["vs_driver_pct"], row["request_p99_us"]
             plain = row["low_pct"] if cell.rule == Plain16.name else plain
-            driver_p99 = driver_p99 or row.get("request_p99_us")
-            row["p99_of_driver_pct"] = 100 * row["request_p99_us"] / driver_p99 if compares_p99(row) else None
-            row["low_of_plain_pct"] = 100 * row["low_pct"] / plain if plain and row.get("low_pct") is not None else None
+            row["vs_driver_pct"] = percent(row.get("vs_driver_pct"), driver)
+            row["p99_of_driver_pct"] = percent(row.get("request_p99_us"), driver_p99) if compares_p99(row) else None
+            row["low_of_plain_pct"] = percent(row.get("low_pct"), plain)
             yield rounded(row)
+
+
+def percent(value: float | None, whole: float | None) -> float | None:
+    return None if value is None or not whole else 100 * value / whole
 
 
 def compares_p99(row: Row) -> bool:
@@ -111,6 +115,8 @@ def vm_rows(path: Path | None) -> list[Row]:
         return []
     found = json.loads(path.read_text())
     rows = found["results"] if isinstance(found, dict) else found
+    if not rows:
+        raise SystemExit(f"bench-sched: {path} has no rows")
     for row in rows:
         missing = [name for name in FIELDS if name not in row]
         if missing or row["where"] != "vm":
@@ -156,16 +162,27 @@ def judged(row: Row) -> bool:
     return row["rule"] == OURS and row["profile"] in cards and row["personality"] == "default"
 
 
+def scenario_of(row: Row) -> Scenario | None:
+    named = (row["scenario"], row["personality"])
+    return next((one for one in SCENARIOS if (one.name, one.personality) == named), None)
+
+
 def felt_bars(row: Row) -> Bars:
     """Those of the row's scenario."""
-    named = (row["scenario"], row["personality"])
-    return next((one.bars for one in SCENARIOS if (one.name, one.personality) == named), Bars())
+    found = scenario_of(row)
+    return found.bars if found else Bars()
+
+
+def saturating(row: Row) -> bool:
+    """Whether there must be a ratio, a share and a sum: unless the scenario has one that sleeps."""
+    found = scenario_of(row)
+    return found.saturating if found else True
 
 
 def felt_missed(row: Row) -> dict[str, float]:
     """The figures that miss a bar for users' experience, in force or not, and the bar."""
     bars, found = felt_bars(row), {}
-    if not judged(row) or (row["policy"] not in (1, 2) and row["scenario"] not in GAP_NAMES):
+    if not judged(row) or row.get("refused") or (row["policy"] not in (1, 2) and row["scenario"] not in GAP_NAMES):
         return {}
     for wanted, name, limit, sign in (
         (bars.part, "part_got_pct", BAR_PART_PCT, -1),
@@ -188,15 +205,17 @@ def felt_missed(row: Row) -> dict[str, float]:
 
 
 def bars_missed(row: Row) -> dict[str, float]:
-    """The figures of a row that miss their bar, and the bar."""
+    """The figures of a row that miss their bar, and the bar. No figure is a miss of each bar that the row has."""
     if not judged(row):
         return {}
+    if row.get("refused"):
+        return {"refused": 0.0}
     found = (felt_missed(row) if felt_bars(row).enforced else {}) | (reading_missed(row) if READING_ENFORCED else {})
     policy, slice_us = row["policy"], row.get("slice_us")
 
     def bar(name: str, limit: float, below: bool = True) -> None:
         value = row.get(name)
-        if value is not None and (value > limit if below else value < limit):
+        if value is None or (value > limit if below else value < limit):
             found[name] = limit
 
     if row["scenario"] == "high priority" and policy != 5:
@@ -208,12 +227,11 @@ def bars_missed(row: Row) -> dict[str, float]:
         # A window of 1 s holds no whole number of such rounds: the other bars are checked at 5 and 10 ms.
         bar("sched_thread_cpu_pct", BAR_THREAD_PCT)
         return found
-    if policy in (1, 2, 3):
+    if policy in (1, 2, 3) and saturating(row):
         bar("ratio_error_pct", BAR_RATIO_PCT)
-        if row["share_bound_1s_pp"] is not None:
-            bar("share_error_1s_pp", row["share_bound_1s_pp"])
-    if policy in (1, 2) and slice_us:
-        switch_pct = 100 * profile(row["profile"]).ctxsw_us / slice_us
+        bar("share_error_1s_pp", row.get("share_bound_1s_pp") or 0.0)
+    if policy in (1, 2) and saturating(row):
+        switch_pct = 100 * profile(row["profile"]).ctxsw_us / slice_us if slice_us else 0.0
         bar("aggregate_pct", 100 - switch_pct - BAR_AGGREGATE_PP, below=False)
     if policy == 3:
         bar("cap_excess_pp", BAR_CAP_PP)
@@ -226,16 +244,20 @@ def missed(row: Row) -> list[str]:
 
 
 def reading_missed(row: Row) -> dict[str, float]:
-    over = judged(row) and (row.get("run_state_cpu_pct") or 0.0) > BAR_READING_PCT
-    return {"run_state_cpu_pct": BAR_READING_PCT} if over else {}
+    """A machine's row has no such figure."""
+    if not judged(row) or row.get("refused") or row.get("where") == "vm":
+        return {}
+    value = row.get("run_state_cpu_pct")
+    return {"run_state_cpu_pct": BAR_READING_PCT} if value is None or value > BAR_READING_PCT else {}
 
 
 def in_words(row: Row, found: dict[str, float]) -> list[str]:
-    values = {name: row.get(name) for name in found}
-    return [
-        f"{name} {'is missing' if value is None else f'{value:.3f}'}, the bar is {found[name]:.3f}"
-        for name, value in values.items()
-    ]
+    said = []
+    for name, limit in found.items():
+        value = row.get(name)
+        got = "is missing" if value is None else f"{value:.3f}" if name != "refused" else ""
+        said.append(f"{name} {got}, the bar is {limit:.3f}" if got else f"the policy was refused: {value}")
+    return said
 
 
 def not_in_force(row: Row) -> list[str]:
@@ -325,7 +347,7 @@ def report(
     rows: list[Row], decisions: dict[int, dict[int, float]], began: float, seeds: int, whole: bool
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """whole: every scenario that the known rows are of was run. Gives what is wrong, and what is missed and known."""
-    problems, known = [], []
+    problems, known = [] if rows else ["no rows were measured"], []
     for row in rows:
         for name, text in zip(bars_missed(row), missed(row), strict=True):
             why = excuse(row, name, seeds)
@@ -371,6 +393,8 @@ def main() -> int:
     parser.add_argument("--vm-rows", type=Path, help="rows measured in a virtual machine")
     arguments = parser.parse_args()
     began = time.monotonic()
+    if wrong := unknown(arguments.only or (), [one.name for one in SCENARIOS], "scenario"):
+        raise SystemExit(f"bench-sched: {wrong}")
     names = set(arguments.only) if arguments.only else QUICK if arguments.quick else None
     cards = dict.fromkeys((*CARDS, *GAP_CARDS, *(() if arguments.quick else ("t4",))))
     seeds = arguments.seeds or (1 if arguments.quick else SEEDS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,6 +38,8 @@ WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us",
                  "request_p99_of_alone_pct", "idle_loss_pct", "switch_pct", "share_from_fair_pp",
                  "run_state_cpu_pct")  # fmt: skip
 WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct", "low_of_rest_pct", "part_got_pct", "least_second_pct", "low_pct")
+# There is none in a run in which high priority did not use up its ceiling.
+NOT_IN_EVERY_RUN = ("takeover_ceiling_us",)
 
 Scheduler = Turns | Rule
 
@@ -121,7 +124,12 @@ def requests_of(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, float |
         rows.append({"request_p50_us": found.p50_us, "request_p99_us": found.p99_us,
                      "request_p99_of_alone_pct": of_alone})  # fmt: skip
     empty = dict.fromkeys(("request_p50_us", "request_p99_us", "request_p99_of_alone_pct"))
-    return max(rows, key=lambda row: row["request_p99_of_alone_pct"] or 0.0) if rows else empty
+    return max(rows, key=furthest, default=empty)
+
+
+def furthest(row: dict[str, float | None]) -> float:
+    """One of which no request ended is the furthest of all."""
+    return math.inf if row["request_p99_us"] is None else row["request_p99_of_alone_pct"] or 0.0
 
 
 def from_fair(cell: Cell, seed: int, shares: Sequence[float]) -> float | None:
@@ -347,20 +355,29 @@ def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None =
 
 
 def worst_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several seeds': each figure the worst of them."""
+    """One row of several seeds': each figure the worst of them. No figure in one of them is the worst."""
+    refused = next((one for one in rows if one.get("refused")), None)
+    if refused:
+        return dict(refused)
     row = dict(rows[0])
     for name in row:
-        found = [one[name] for one in rows if isinstance(one[name], float)]
-        if found and name in WORSE_IS_MORE:
-            row[name] = max(found)
-        elif found and name in WORSE_IS_LESS:
-            row[name] = min(found)
-    if row["share_bound_1s_pp"] is not None:
-        worst = max(rows, key=lambda one: one["share_error_1s_pp"] - one["share_bound_1s_pp"])
-        row |= {name: worst[name] for name in ("share_error_1s_pp", "share_bound_1s_pp")}
-    elif row["share_error_1s_pp"] is not None:
-        row["share_error_1s_pp"] = max(one["share_error_1s_pp"] for one in rows)
+        found = [one[name] for one in rows]
+        there = [value for value in found if value is not None]
+        if name in NOT_IN_EVERY_RUN and there:
+            found = there
+        if name in (*WORSE_IS_MORE, *WORSE_IS_LESS):
+            worse = max if name in WORSE_IS_MORE else min
+            row[name] = None if None in found else worse(found)
+    errors = [(one["share_error_1s_pp"], one["share_bound_1s_pp"]) for one in rows]
+    row |= dict(zip(("share_error_1s_pp", "share_bound_1s_pp"), worst_share(errors), strict=True))
     return row
+
+
+def worst_share(found: Sequence[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
+    """The error furthest above its bound, and the bound. Without a bound, of rivals, the largest."""
+    if any(error is None for error, _ in found):
+        return None, next((bound for _, bound in found if bound is not None), None)
+    return max(found, key=lambda pair: (pair[0] or 0.0) - (pair[1] or 0.0))
 
 
 def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequence[Scenario]) -> Iterator[list[Cell]]:

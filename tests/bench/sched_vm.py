@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from machine import REPO, Failed, boot
+from machine import REPO, Failed, boot, unknown
 
 OUTPUT = REPO / "build/bench-sched-vm.json"
 SLACK_PP = 0.2
@@ -126,13 +126,17 @@ def measure(cells: tuple[Cell, ...]) -> Iterator[dict[str, Any]]:
         yield from (row(cell, found) for cell, found in zip(mine, in_machine(profile, mine), strict=True))
 
 
-def chosen(names: list[str]) -> tuple[Cell, ...]:
+def chosen(names: list[str], quick: bool = False) -> tuple[Cell, ...]:
     """Of the profiles and the scenarios named; where none of a kind is, of all."""
     profiles, scenarios = {cell.profile for cell in CELLS}, {cell.scenario for cell in CELLS}
-    if unknown := set(names) - profiles - scenarios:
-        raise Failed(f"no cell has the profile or scenario {', '.join(sorted(unknown))}")
+    if wrong := unknown(names, (*profiles, *scenarios), "profile or scenario"):
+        raise Failed(wrong)
     profiles, scenarios = profiles & set(names) or profiles, scenarios & set(names) or scenarios
-    return tuple(cell for cell in CELLS if cell.profile in profiles and cell.scenario in scenarios)
+    found = tuple(cell for cell in CELLS if cell.profile in profiles and cell.scenario in scenarios)
+    found = tuple(cell for cell in found if cell.quick or not quick)
+    if not found:
+        raise Failed(f"no cell{' of --quick' if quick else ''} is of {' and '.join(names)}")
+    return found
 
 
 def main() -> int:
@@ -141,8 +145,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", action="append", default=[], help="this profile or scenario; again")
     arguments = parser.parse_args()
     try:
-        cells = tuple(cell for cell in chosen(arguments.only) if cell.quick or not arguments.quick)
-        rows = list(measure(cells))
+        rows = list(measure(chosen(arguments.only, arguments.quick)))
     except Failed as failed:
         print(f"bench-sched: {failed}")
         return 1

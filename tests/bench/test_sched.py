@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sched
 from dataclasses import replace
 from itertools import pairwise
@@ -14,8 +15,10 @@ import pytest
 import rivals
 import scenarios
 import sched_sim
+import sched_vm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine import Failed, unknown
 from sched_sim import FIELDS, OURS, Cell, measure
 
 from cgpu_cli.sim import figures
@@ -187,7 +190,7 @@ def test_ratio_error_is_the_worst_pair() -> None:
     assert figures.ratio_error_pct([100, 200], [1, 2]) == 0
     assert figures.ratio_error_pct([100, 180], [1, 2]) == pytest.approx(100 / 9)
     assert figures.ratio_error_pct([100, 100, 110], [1, 1, 1]) == pytest.approx(10)
-    assert figures.ratio_error_pct([0, 100], [1, 1]) is None
+    assert figures.ratio_error_pct([0, 100], [1, 1]) == figures.ratio_error_pct([0, 0], [1, 1]) == math.inf
     assert figures.ratio_error_pct([5], [1]) is None
 
 
@@ -284,6 +287,85 @@ def test_each_bar_can_be_missed(policy: int, name: str, value: float) -> None:
     assert len(sched.missed(good | {"default_slice": True})) == 1, "the thread's time is judged at the default slice"
 
 
+GOOD = {
+    "rule": OURS, "profile": "a100", "personality": "default", "scenario": "1:2", "policy": 2, "where": "sim",
+    "slice_us": 10_000, "ratio_error_pct": 1.0, "share_error_1s_pp": 0.8, "share_bound_1s_pp": 0.87,
+    "aggregate_pct": 98.66, "cap_excess_pp": 0.5, "takeover_us": 900.0, "sched_thread_cpu_pct": 4.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [
+        ({"policy": 1}, ["ratio_error_pct", "share_error_1s_pp", "aggregate_pct"]),
+        ({"policy": 2}, ["ratio_error_pct", "share_error_1s_pp", "aggregate_pct"]),
+        ({"policy": 3}, ["ratio_error_pct", "share_error_1s_pp", "cap_excess_pp"]),
+        ({"policy": 3, "scenario": "bursts"}, ["cap_excess_pp"]),
+        ({"policy": 2, "scenario": "bursts"}, []),
+        ({"policy": 0}, []),
+        ({"policy": 2, "scenario": "high priority"}, ["takeover_us"]),
+        ({"policy": 4, "scenario": "high priority", "default_slice": True}, ["takeover_us", "sched_thread_cpu_pct"]),
+        ({"policy": 5, "scenario": "high priority"}, []),
+        ({"policy": 2, "default_slice": True}, ["sched_thread_cpu_pct"]),
+        ({"policy": 1, "scenario": "1:2 on an H100", "profile": "h100"}, ["ratio_error_pct"]),
+    ],
+)
+def test_no_figure_is_a_miss_where_the_row_has_the_bar(cell: dict[str, Any], names: list[str]) -> None:
+    row = GOOD | cell
+    assert sched.missed(row) == []
+    figures_of = ("ratio_error_pct", "share_error_1s_pp", "aggregate_pct", "cap_excess_pp", "takeover_us",
+                  "sched_thread_cpu_pct")  # fmt: skip
+    for name in figures_of:
+        assert list(sched.bars_missed(row | {name: None})) == ([name] if name in names else []), name
+    assert list(sched.bars_missed(row | dict.fromkeys(figures_of))) == names
+    assert all("is missing" in text for text in sched.missed(row | dict.fromkeys(figures_of)))
+    assert list(sched.bars_missed(row | {"share_bound_1s_pp": None})) == [one for one in names if "share" in one]
+
+
+def test_a_starved_container_misses_the_bar() -> None:
+    assert list(sched.bars_missed(GOOD | {"ratio_error_pct": math.inf})) == ["ratio_error_pct"]
+    found, problems, _ = sched.report([GOOD | {"ratio_error_pct": math.inf}], {}, 0.0, 1, False)
+    assert "ratio_error_pct inf" in problems[0] and not found["ok"]
+
+
+def test_a_refused_policy_is_a_problem_where_it_is_judged() -> None:
+    row = sched_sim.head(cell("1:2")) | {"refused": "the control it needs does not work here"}
+    found, problems, known = sched.report([row], {}, 0.0, 1, False)
+    assert problems == [f"MISSED: {sched.where(row)}: the policy was refused: {row['refused']}"]
+    assert not found["ok"] and not known and not found["not_in_force"]
+    assert sched.line(row)[-1] == "MISSED"
+    assert sched.missed(row | {"personality": "freezes ineffective"}) == []
+
+
+def test_the_readings_of_the_run_state_have_a_figure() -> None:
+    assert sched.reading_missed(GOOD | {"run_state_cpu_pct": 5.0}) == {}
+    assert sched.reading_missed(GOOD) == sched.reading_missed(GOOD | {"run_state_cpu_pct": 5.1})
+    assert sched.reading_missed(GOOD | {"where": "vm"}) == {}, "a machine measures none"
+
+
+def test_no_rows_are_a_problem() -> None:
+    assert sched.report([], {}, 0.0, 1, False)[1] == ["no rows were measured"]
+
+
+def test_a_name_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unknown(["1:2"], ["1:2", "16:1"], "scenario") is None
+    monkeypatch.setattr("sys.argv", ["sched.py", "--only", "1:2", "--only", "3:2:1 mixd"])
+    with pytest.raises(SystemExit, match="no scenario is called '3:2:1 mixd', the nearest is '3:2:1 mixed'"):
+        sched.main()
+    with pytest.raises(Failed, match="called 'a10', the nearest is 'a100'"):
+        sched_vm.chosen(["a10"])
+
+
+def test_cells_of_a_machine_by_name() -> None:
+    assert sched_vm.chosen([]) == sched_vm.CELLS
+    assert {one.profile for one in sched_vm.chosen(["h200"])} == {"h200"}
+    assert len(sched_vm.chosen([], quick=True)) == 2
+    with pytest.raises(Failed, match="no cell is of h200 and 16:1"):
+        sched_vm.chosen(["h200", "16:1"])
+    with pytest.raises(Failed, match="no cell of --quick is of 16:1"):
+        sched_vm.chosen(["16:1"], quick=True)
+
+
 def test_takeover_and_decisions_have_bars() -> None:
     high = measure(cell("high priority"), 1).row
     assert sched.missed(high | {"takeover_us": 1301.0})
@@ -298,6 +380,33 @@ def test_the_worst_of_several_seeds() -> None:
     assert sched_sim.worst_of([base, other]) == base | {"aggregate_pct": 98.0}
 
 
+def test_no_figure_of_one_seed_is_the_worst() -> None:
+    base = {"ratio_error_pct": 1.0, "aggregate_pct": 99.0, "share_error_1s_pp": 0.5, "share_bound_1s_pp": 0.4,
+            "takeover_us": 900.0, "takeover_ceiling_us": 5000.0}  # fmt: skip
+    for name in ("ratio_error_pct", "aggregate_pct", "takeover_us", "share_error_1s_pp"):
+        for rows in ([base, base | {name: None}], [base | {name: None}, base]):
+            assert sched_sim.worst_of(rows) == base | {name: None}
+    nothing = base | {"share_error_1s_pp": None, "share_bound_1s_pp": None}
+    assert sched_sim.worst_of([nothing, base]) == base | {"share_error_1s_pp": None}
+    assert sched_sim.worst_of([nothing, nothing]) == nothing
+    unbound = base | {"share_bound_1s_pp": None}
+    assert sched_sim.worst_of([unbound, unbound | {"share_error_1s_pp": 0.6}])["share_error_1s_pp"] == 0.6
+    assert sched_sim.worst_of([base, base | {"takeover_ceiling_us": None}]) == base, "not every run comes to it"
+    assert sched_sim.worst_of([base | {"ratio_error_pct": math.inf}, base])["ratio_error_pct"] == math.inf
+    assert sched_sim.worst_of([base, {"policy": 2, "refused": "why"}]) == {"policy": 2, "refused": "why"}
+
+
+def test_a_container_without_requests_is_the_furthest() -> None:
+    rows = [{"request_p99_us": 5.0, "request_p99_of_alone_pct": 900.0},
+            {"request_p99_us": None, "request_p99_of_alone_pct": None}]  # fmt: skip
+    assert max(rows, key=sched_sim.furthest) == rows[1]
+
+
+def test_nothing_is_compared_with_a_driver_without_figures() -> None:
+    assert sched.percent(5.0, 10.0) == 50.0
+    assert sched.percent(None, 10.0) is sched.percent(5.0, None) is sched.percent(5.0, 0.0) is None
+
+
 def test_rows_of_a_machine(tmp_path: Path, row: dict[str, Any]) -> None:
     path = tmp_path / "vm.json"
     path.write_text(json.dumps({"results": [row | {"where": "vm"}]}))
@@ -306,6 +415,9 @@ def test_rows_of_a_machine(tmp_path: Path, row: dict[str, Any]) -> None:
     assert "cgpu 2 (vm)" in sched.table(sched.vm_rows(path))
     path.write_text(json.dumps([row]))
     with pytest.raises(SystemExit):
+        sched.vm_rows(path)
+    path.write_text("[]")
+    with pytest.raises(SystemExit, match="has no rows"):
         sched.vm_rows(path)
 
 
