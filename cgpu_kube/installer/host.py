@@ -15,10 +15,12 @@ from pathlib import Path
 from cgpu_common import proc, toolkit
 from cgpu_common.exits import CgpuError
 from cgpu_kube.installer.plan import PREFIX, TOOLS, Host, Image
+from cgpu_kube.node.turn import Turn
 
 LIST = "usr/local/lib/cgpu/MANIFEST"
 BUILD = "usr/local/lib/cgpu/BUILD"  # written after the files: of an installation that broke off there is none
 DUE = "var/lib/cgpu/install-due"  # a step a line; there while a round is at work, and after one that broke off
+AGENT_LOCK = "var/lib/cgpu/kube/agent.lock"
 PLACES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 PATH = ":".join(f"/{place}" for place in PLACES)
 STEP_S = 1800.0  # of one program: a build by DKMS takes minutes
@@ -111,6 +113,14 @@ def _owner(root: Path, installed: str | None) -> str | None:
     return f"the installation with /{sources[0].relative_to(root)}" if sources else None
 
 
+def _has_agent(root: Path) -> bool:
+    """One with another --state-dir is not seen."""
+    try:
+        return not Turn(root / AGENT_LOCK).is_free()
+    except OSError:
+        return False
+
+
 def _has(root: Path, program: str) -> bool:
     """Links count, wherever they lead: an absolute one would be followed outside of @root."""
     return any(os.path.lexists(root / place / program) for place in PLACES)
@@ -143,6 +153,7 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
         tenants=_tenants(paths),
         toolkit=_has(root, "nvidia-container-runtime"),
         operator=_text(root / toolkit.OPERATOR),
+        has_agent=_has_agent(root),
         due=frozenset((_text(root / DUE) or "").splitlines()),
     )
 

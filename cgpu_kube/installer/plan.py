@@ -16,6 +16,10 @@ EXTENSION = "docs/user/kubernetes-node.md has what hosts with a read-only /usr, 
 OPERATOR_HINT = (
     f"set NVIDIA_CONTAINER_RUNTIME_RUNTIMES={PREFIX}/bin/cgpu-runtime,runc,crun in the GPU Operator's toolkit.env"
 )
+AGENT_HINT = (
+    "label it ack.node.gpu.schedule=default, wait until its label cgpu.io/agent is gone, and remove "
+    "ack.node.gpu.schedule, or stop the unit cgpu-kube; nothing was removed"
+)
 NAMED_MAX = 4
 CONTAINERD = "containerd"  # the one engine that is restarted: NVIDIA's runtime reads its file at each start
 
@@ -75,6 +79,7 @@ class Host:
     tenants: tuple[str, ...] = ()  # containers with a slice
     toolkit: bool = False  # NVIDIA's, as packages of the host
     operator: str | None = None  # the configuration of the GPU Operator's toolkit
+    has_agent: bool = False  # that serves
     due: frozenset[str] = frozenset()  # Steps of an earlier round that failed or was killed
 
 
@@ -184,6 +189,8 @@ def remove(host: Host, by_hand: bool = False) -> Plan:
     if host.tenants:
         why = f"{len(host.tenants)} of the node's containers have a slice ({_some(host.tenants)})"
         raise Refused("InUse", why, "drain the node; nothing was removed")
+    if host.has_agent:  # the kubelet would go on to admit pods for it
+        raise Refused("InUse", "cgpu-kube serves the node", AGENT_HINT)
     unload = (Step.UNLOAD,) if host.loaded is not None else ()
     restore = () if by_hand else (Step.RESTORE_ENGINE,)
     return Plan((Step.CORDON, *unload, *restore, Step.REMOVE), "" if by_hand else CONTAINERD)

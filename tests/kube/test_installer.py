@@ -24,6 +24,7 @@ from cgpu_kube.installer.act import Acting
 from cgpu_kube.installer.host import Done, StepFailed
 from cgpu_kube.installer.plan import CONDITION, Host, Image, Plan, Refused, Step, install, remove
 from cgpu_kube.node.host import FOREIGN, MODES
+from cgpu_kube.node.turn import Turn
 
 KERNEL = "6.1.0-49-amd64"
 BARE = Host(kernel=KERNEL)
@@ -319,6 +320,23 @@ def test_removal_leaves_an_engine_that_is_set_up_by_hand(root: Path, payload: Pa
     assert command.attempt(one, removing=True).reason == "Removed"
     assert fake.calls[-1].endswith("scripts/install uninstall")
     assert not any("setup" in call or "containerd" in call for call in fake.calls)
+
+
+def test_removal_waits_for_the_end_of_the_agent(root: Path, payload: Path, tmp_path: Path) -> None:
+    fake, modules = Fake(root), some_modules(tmp_path)
+    one = acting(fake, payload, modules)
+    assert command.attempt(one, removing=False).reason == "Installed"
+    turn = Turn(root / host.AGENT_LOCK)
+    assert turn.take()
+    fake.calls.clear()
+    state = command.attempt(one, removing=True)
+    assert (state.reason, state.failed) == ("InUse", True)
+    assert state.message.startswith("cgpu-kube serves the node: label it ack.node.gpu.schedule=default, wait until")
+    assert not (root / act.MARK).exists() and (root / host.LIST).exists()
+    assert not [call for call in fake.calls if not call.startswith(("modinfo", "test", "systemctl is-active"))]
+    assert command.attempt(one, removing=False).reason == "Installed", "an installation does not mind"
+    turn.give()
+    assert command.attempt(one, removing=True).reason == "Removed"
 
 
 class Killed(BaseException):
