@@ -78,11 +78,9 @@ def read_lengths(text: str, what: str) -> tuple[float, ...]:
         shown_word = shown(word.strip())
         us, number = _number(length), _number(count) if times else 1.0
         if not KERNEL_US[0] <= us <= KERNEL_US[1]:
-            raise wrong(
-                f"{what}: {shown_word} is no length of a kernel", "microseconds, 1 to 1e+07, or 200x40"
-            )
+            raise wrong(f"{what}: {shown_word} is no length of a kernel", "microseconds, 1 to 1e+07, or 200x40")
         if not 1 <= number <= KERNELS_MAX - len(found) or number != int(number):
-            raise wrong(f"{what}: {shown(word.strip())} is no number of kernels", f"1 to {KERNELS_MAX} in a request")
+            raise wrong(f"{what}: {shown_word} is no number of kernels", f"1 to {KERNELS_MAX} in a request")
         found += [us] * int(number)
     return tuple(found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
@@ -35,6 +36,13 @@ def bits(mask: int) -> list[int]:
     return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
+@dataclass(frozen=True, order=True)
+class _Event:
+    when_ns: int
+    place: int  # among those of the same time
+    act: Callable[[], None] = field(compare=False)
+
+
 class Turns:
     """One GPU's scheduler and the thread that executes its plans."""
 
@@ -60,12 +68,12 @@ class Turns:
         # Where the run state is known they change nothing.
         self.samples = None if self.source else Samples(gpu, self.t, BEGAN_NS, self.slot)
         # The next moment of each container, and the changes; at the same time in this order.
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[_Event] = []
         self._moments = [one.moments(gpu.length_ns) for one in self.containers]
         for number in range(len(self.containers)):
             self._push_moment(number, self._open)
         for place, change in enumerate(changes, len(self.containers)):
-            heappush(self._events, (round(change.at_ms * MS), place, partial(self._apply, change)))
+            heappush(self._events, _Event(round(change.at_ms * MS), place, partial(self._apply, change)))
 
     # Set-up.
 
@@ -129,7 +137,8 @@ class Turns:
         found = next(self._moments[number], None)
         if found is not None:
             when_ns, opens = found
-            heappush(self._events, (when_ns, number, partial(self._moment, number, opened if opens else self._close)))
+            act = partial(self._moment, number, opened if opens else self._close)
+            heappush(self._events, _Event(when_ns, number, act))
 
     def _moment(self, number: int, what: Callable[[int], None]) -> None:
         what(number)
@@ -243,7 +252,7 @@ class Turns:
         # The engine's C code does not handle Ctrl-C: run it for a short time at once.
         wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
         if self._events:
-            wake_ns = min(wake_ns, self._events[0][0])
+            wake_ns = min(wake_ns, self._events[0].when_ns)
         while self.samples and self.samples.next_ns < wake_ns:
             self.gpu.advance(self.samples.next_ns)
             self.samples.take()
@@ -256,8 +265,8 @@ class Turns:
         """Run until that time of the engine; calls in progress then are finished."""
         while self.gpu.now < until_ns:
             # Each may take time: with very many of them the run ends all the same.
-            while self._events and self._events[0][0] <= self.gpu.now < until_ns:
-                heappop(self._events)[2]()
+            while self._events and self._events[0].when_ns <= self.gpu.now < until_ns:
+                heappop(self._events).act()
             self._follow_control()
             if self.samples:
                 self.samples.take()
