@@ -48,21 +48,14 @@ NO_LOCK = "the lock of the agent cannot be taken"
 class Agent(Counting):
     """Everything of one node; run() ends when it is cancelled."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        api: Client,
-        make: Callable[..., AnyPlugin] = Plugin,
-        on_turn: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """@make: a plugin, in this process or in one that outlives it. @on_turn: whether this agent has the lock."""
+    def __init__(self, settings: Settings, api: Client, make: Callable[..., AnyPlugin] = Plugin) -> None:
+        """@make: a plugin, in this process or in one that outlives it."""
         self.settings = settings
-        self._on_turn = on_turn
         self._log = logging.get()
         self._cgpud = Cgpud(settings.cgpud)
         self._changed = asyncio.Event()
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log, settings.pod_wait_s)
-        self._turn = Turn(settings.state / "agent.lock")
+        self.turn = Turn(settings.state / "agent.lock")
         self._mode_file = ModeFile(settings.state / "mode.json")
         self._read_mode()
         self._found: tuple[HostGpu, ...] = ()  # of cgpud's last answer
@@ -98,16 +91,14 @@ class Agent(Counting):
         try:
             while True:
                 await self._wait_for_turn()
-                self._on_turn(True)
                 await self._serve()
-                self._turn.give()
-                self._on_turn(False)
+                self.turn.give()
                 self.registrar.forget()
                 self.cluster.forget()
                 self._published = self._driver_runs = False
                 self._deleted = None
         finally:
-            self._turn.give()
+            self.turn.give()
 
     async def _serve(self) -> None:
         """Until another agent serves the node."""
@@ -153,7 +144,7 @@ class Agent(Counting):
 
     def _gets_turn(self) -> bool:
         try:
-            has_lock = self._turn.take()
+            has_lock = self.turn.take()
         except OSError as error:  # a state directory that is read-only for now, perhaps
             self.is_standby = False
             self._say(NO_LOCK, str(error))
@@ -165,7 +156,7 @@ class Agent(Counting):
         """/run and the state may have been cleared, and the next agent may have been faster."""
         has_lock = True
         try:
-            has_lock = self._turn.take()
+            has_lock = self.turn.take()
         except OSError as error:
             self._say("the lock of the agent cannot be made again", str(error))
         else:

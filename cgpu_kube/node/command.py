@@ -48,7 +48,8 @@ async def serve(settings: Settings, config: api.Config, port: int, kept_by: int)
     loop = asyncio.get_running_loop()
     link = await Link.connect(kept_by)
     async with api.Client(config, "cgpu-kube/node") as client:
-        agent = Agent(settings, client, link.plugin, link.say_serving)
+        agent = Agent(settings, client, link.plugin)
+        agent.turn.on_change = link.say_serving
         work = asyncio.create_task(agent.run())
         linked = asyncio.create_task(link.run())
         linked.add_done_callback(lambda _: work.cancel())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 #: is_free() has the lock for microseconds, and an agent that is refused for them may end what it serves.
@@ -19,6 +20,8 @@ class Turn:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._is_taken = False
+        self.on_change: Callable[[bool], None] = lambda _: None  # whether it is this agent's
 
     def take(self) -> bool:
         """Is it this agent's, now or from now on? A file that was removed counts for nothing. Raises OSError."""
@@ -34,7 +37,11 @@ class Turn:
             raise
         if not is_ours:
             self.give()  # an open file without the lock would count as taken
-        return self._is_mine()  # else it was removed meanwhile: the next look makes another one
+        if not self._is_mine():
+            return False  # or it was removed meanwhile: the next look makes another one
+        self._is_taken = True
+        self.on_change(True)
+        return True
 
     def is_free(self) -> bool:
         """Whether no agent has it, without taking it. Raises OSError."""
@@ -62,6 +69,9 @@ class Turn:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+        if self._is_taken:
+            self._is_taken = False
+            self.on_change(False)
 
 
 def _lock(fd: int) -> bool:
