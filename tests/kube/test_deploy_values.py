@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""The chart with parts of it switched off, and what stays for the parts that another installation has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed import REPO, named, rendered
+
+
+def alerts(helm: Path, **values: object) -> set[str]:
+    rules = named(rendered(helm, {"monitoring": {"enabled": True}, **values}))["PrometheusRule", "cgpu"]
+    return {one["alert"] for group in rules["spec"]["groups"] for one in group["rules"]}
+
+
+def test_the_identity_of_the_packages_units_stays_without_the_daemonset(helm: Path) -> None:
+    """deploy/kubernetes/node-kubeconfig asks for tokens of this account."""
+    every, found = named(rendered(helm, {})), named(rendered(helm, {"node": {"enabled": False}}))
+    assert every.keys() - found.keys() == {("DaemonSet", "cgpu-node")}
+    for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
+        assert found[kind, "cgpu-node"] == every[kind, "cgpu-node"]
+
+
+def test_no_alert_waits_for_what_is_not_installed(helm: Path) -> None:
+    every = alerts(helm)
+    assert every - alerts(helm, extender={"enabled": False}) == {"CgpuExtenderNotServing"}
+    assert every - alerts(helm, node={"enabled": False}) == {"CgpuAgentAbsent"}
+
+
+def test_the_scheduler_needs_the_extender(helm: Path) -> None:
+    values = {"extender": {"enabled": False}, "scheduler": {"enabled": True, "image": {"repository": "a.org/s"}}}
+    with pytest.raises(AssertionError, match=r"needs extender\.enabled"):
+        rendered(helm, values)
+
+
+def test_claims_of_older_versions_are_converted_for_the_policies(helm: Path) -> None:
+    """A rule of every version is given a v1beta1 claim as it is, whose requests have no field `exactly`."""
+    found = named(rendered(helm, {}))
+    for name in ("cgpu-claims", "cgpu-templates"):
+        constraints = found["ValidatingAdmissionPolicy", name]["spec"]["matchConstraints"]
+        assert [one["apiVersions"] for one in constraints["resourceRules"]] == [["v1"]]
+        assert constraints.get("matchPolicy", "Equivalent") == "Equivalent"
+
+
+def test_removal_has_the_installers_options(helm: Path) -> None:
+    found = named(rendered(helm, {"installer": {"enabled": True, "args": ["--no-engine"]}}))
+    for name, words in (("cgpu-install", ["install"]), ("cgpu-remove", ["install", "--remove"])):
+        (one,) = found["DaemonSet", name]["spec"]["template"]["spec"]["containers"]
+        assert one["args"] == [*words, "--probe-port=39997", "--no-engine"]
+
+
+def test_the_pages_take_a_node_out_by_the_mode_default() -> None:
+    """Without the label a node keeps its mode, and its agent."""
+    for name in ("kubernetes", "kubernetes-node"):
+        text = (REPO / f"docs/user/{name}.md").read_text()
+        (row,) = [line for line in text.splitlines() if line.startswith(("| off one node |", "| off a node |"))]
+        assert row.index("ack.node.gpu.schedule=default") < row.index("cgpu.io/agent") < row.index("install=remove")
