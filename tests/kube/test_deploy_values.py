@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deployed import REPO, named, rendered
+from deployed import DEPLOY, REPO, Policy, kustomized, named, rendered
 
 
 def alerts(helm: Path, **values: object) -> set[str]:
@@ -56,3 +56,32 @@ def test_the_pages_take_a_node_out_by_the_mode_default() -> None:
         text = (REPO / f"docs/user/{name}.md").read_text()
         (row,) = [line for line in text.splitlines() if line.startswith(("| off one node |", "| off a node |"))]
         assert row.index("ack.node.gpu.schedule=default") < row.index("cgpu.io/agent") < row.index("install=remove")
+
+
+def test_schedulers_make_claims_for_extended_resources(helm: Path, kubectl: Path) -> None:
+    """With the annotation a claim needs no memory, so it is for schedulers only."""
+    own = "system:serviceaccount:cgpu-system:cgpu-extender"
+    scheduler = {"enabled": True, "image": {"repository": "a.org/s"}}
+    key = ("ValidatingAdmissionPolicy", "cgpu-claims")
+    marked = {
+        "metadata": {"annotations": {"resource.kubernetes.io/extended-resource-name": "example.com/gpu"}},
+        "spec": {"devices": {}},
+    }
+    for objects, users in (
+        (rendered(helm, {}), set()),
+        (rendered(helm, {"scheduler": scheduler}), {own}),
+        (rendered(helm, {"dra": {"schedulers": ["volcano"]}}), {"volcano"}),
+        (kustomized(kubectl), set()),
+        (kustomized(kubectl, REPO / "deploy/own-scheduler"), {own}),
+    ):
+        policy = Policy(named(objects)[key])
+        for user in ("system:kube-scheduler", own, "volcano", "alice"):
+            passed = policy.sentences(marked, userInfo={"username": user}) == []
+            assert passed == (user in users | {"system:kube-scheduler"}), user
+
+
+def test_the_base_with_surge_is_the_base_and_the_whole_ones_patch(kubectl: Path) -> None:
+    base, surge, every = (named(kustomized(kubectl, folder)) for folder in (DEPLOY / "base", DEPLOY / "surge", DEPLOY))
+    agents = ("DaemonSet", "cgpu-node")
+    assert surge.keys() == base.keys() and {key for key in base if base[key] != surge[key]} == {agents}
+    assert surge[agents] == every[agents]

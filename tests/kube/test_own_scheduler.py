@@ -47,7 +47,10 @@ def test_it_is_the_whole_with_a_scheduler(own: dict, objects: dict) -> None:
         ("ValidatingAdmissionPolicyBinding", "cgpu-scheduler-name"),
     }
     assert objects.keys() - own.keys() == {("ClusterRoleBinding", "cgpu-extender-scheduler")}
-    assert [key for key in objects.keys() & own.keys() if objects[key] != own[key]] == [("Deployment", "cgpu-extender")]
+    assert {key for key in objects.keys() & own.keys() if objects[key] != own[key]} == {
+        ("Deployment", "cgpu-extender"),
+        ("ValidatingAdmissionPolicy", "cgpu-claims"),  # the scheduler's account may make extended resources' claims
+    }
 
 
 def test_the_chart_is_the_same_objects(helm: Path, own: dict) -> None:
@@ -71,8 +74,8 @@ def test_the_charts_values(helm: Path) -> None:
     assert "are scheduled by cgpu-scheduler" in text and "deploy/kubernetes/certificates" not in text
     with pytest.raises(AssertionError, match=r"scheduler\.image\.repository is the kube-scheduler"):
         rendered(helm, {"scheduler": {"enabled": True}})
-    off = named(rendered(helm, {"extender": {"enabled": False}, **VALUES}))
-    assert not [name for kind, name in off if "scheduler" in name or "extender" in name]
+    with pytest.raises(AssertionError, match=r"scheduler\.enabled needs extender\.enabled"):
+        rendered(helm, {"extender": {"enabled": False}, **VALUES})
 
 
 def test_what_the_clusters_version_lacks_is_left_out() -> None:
