@@ -72,8 +72,8 @@ class Turns:
         self._moments = [one.moments(gpu.length_ns) for one in self.containers]
         for number in range(len(self.containers)):
             self._push_moment(number, self._open)
-        for place, change in enumerate(changes, len(self.containers)):
-            heappush(self._events, _Event(round(change.at_ms * MS), place, partial(self._apply, change)))
+        for change in changes:
+            self.at(round(change.at_ms * MS), partial(self._apply, change))
 
     # Set-up.
 
@@ -131,6 +131,10 @@ class Turns:
         self.gpu.enable(number, False)
 
     # Events.
+
+    def at(self, when_ns: int, act: Callable[[], None]) -> None:
+        """Call @act at this moment of the run, after what containers do in the same."""
+        heappush(self._events, _Event(when_ns, len(self.containers) + len(self._events), act))
 
     def _push_moment(self, number: int, opened: Callable[[int], None]) -> None:
         """The container's next opening, for which opened is called, or closing."""

@@ -46,7 +46,8 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
     def new_tsg() -> None:
         turns.lib.cgpu_sched_set_channels(turns.t, turns.slot[many], 64, 64, turns._clock())
 
-    turns._events = [(at * 33 * MS, at, new_tsg) for at in range(1, 150)]
+    for number in range(1, 150):
+        turns.at(number * 33 * MS, new_tsg)
     for number in range(len(containers)):
         turns._open(number)
     turns.run(5 * S)
