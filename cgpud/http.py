@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import ipaddress
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cgpu_common import log
+from cgpu_common.accepting import Accepting, listening
 from cgpu_common.address import Tcp, Unix
 from cgpu_common.python import timeout
 from cgpu_common.server import open_socket
-from cgpu_common.sources import source
 
 REQUEST_MAX = 8192
 CONNECTIONS_MAX = 16
@@ -26,7 +23,6 @@ CONNECTIONS_MAX = 16
 HANDSHAKES_MAX = 16
 HANDSHAKE_TIMEOUT_S = 1.0
 SOURCE_MAX = 4  # of one IPv4 address or one /64 of IPv6, in handshakes and served
-BACKLOG = 128  # in the kernel, without a descriptor
 READ_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PATH = "/metrics"
@@ -70,32 +66,24 @@ def parse(request: bytes) -> tuple[int, str]:
     return 200, headers.get("accept", "").strip()
 
 
-def _listener(where: Tcp) -> socket.socket:
-    """[::] is every address of the node, IPv4's too. Raises OSError, as for IPv6 where the kernel has none."""
-    address = ipaddress.ip_address(where.host)
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    both = address.version == 6 and address.is_unspecified
-    listener = socket.create_server((where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
-    listener.setblocking(False)
-    return listener
-
-
 class HttpServer:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self.open = 0  # connections that are served
-        self.by_source: Counter[str] = Counter()  # by TCP
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        # Those without a certificate yet wait in the kernel beyond HANDSHAKES_MAX: containers' starts need the daemon's
+        # descriptors.
+        self._handshakes = asyncio.Semaphore(HANDSHAKES_MAX)
+        self._tls: ssl.SSLContext | None = None
+        self._tcp = Accepting(self._serve_tcp, SOURCE_MAX, room=self._handshakes)
+        self.by_source = self._tcp.by_source
 
     async def start(self, where: Unix | Tcp, tls: ssl.SSLContext | None = None) -> None:
         """Raises OSError or CgpuError if the address cannot be used."""
         if isinstance(where, Tcp):
-            self._listener = _listener(where)
-            self._accepting = asyncio.create_task(self._accept(self._listener, tls))
+            self._tls = tls
+            self._tcp.start(listening(where.host, where.port))
             return
         self._path = Path(where.path)
         sock = open_socket(self._path)
@@ -108,60 +96,24 @@ class HttpServer:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._server = self._path = None
-        if self._accepting is not None:
-            self._accepting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._accepting
-            self._accepting = None
-        if self._listener is not None:  # also of a task that was cancelled before its first step
-            self._listener.close()
-            self._listener = None
-        for task in list(self._serving):
-            task.cancel()
+        await self._tcp.stop()
 
-    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """At most HANDSHAKES_MAX without a certificate yet: the others wait in the kernel and take no descriptor of the
-        daemon, which containers' starts need. One of a source that has SOURCE_MAX is closed at once."""
-        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(HANDSHAKES_MAX)
-        while True:
-            await room.acquire()
-            try:
-                connection, peer = await loop.sock_accept(listener)
-            except OSError:  # it broke off, or no descriptor is left
-                room.release()
-                await asyncio.sleep(0.1)
-                continue
-            origin = source(peer[0])
-            if self.by_source[origin] >= SOURCE_MAX:
-                connection.close()
-                room.release()
-                await asyncio.sleep(0)  # a source without end must not keep the loop
-                continue
-            self.by_source[origin] += 1
-            task = loop.create_task(self._serve_tcp(connection, tls, room))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
-            task.add_done_callback(functools.partial(self._leave, origin))
-
-    def _leave(self, origin: str, _task: object) -> None:
-        self.by_source[origin] -= 1
-        if not self.by_source[origin]:
-            del self.by_source[origin]
-
-    async def _serve_tcp(self, connection: socket.socket, tls: ssl.SSLContext | None, room: asyncio.Semaphore) -> None:
-        """@room: has a place for the handshake, which is given back at its end."""
+    async def _serve_tcp(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=REQUEST_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None
+                lambda: protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if self._tls else None,
             )
         except (OSError, asyncio.TimeoutError):  # no client of the authority; SSLError is an OSError
             connection.close()
             return
         finally:
-            room.release()
+            self._handshakes.release()
         if self.open >= CONNECTIONS_MAX:
             transport.abort()
             return

@@ -22,7 +22,7 @@ LAYERS = {
     "values": """
         cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.policies cgpu_common.model
         cgpu_common.attributes cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie
-        cgpu_common.exits cgpu_common.tree cgpu_common.keys cgpu_common.mps cgpu_common.links cgpu_common.sources
+        cgpu_common.exits cgpu_common.tree cgpu_common.keys cgpu_common.mps cgpu_common.links
         cgpud cgpud.limits cgpud.labels cgpud.config_json
         cgpu_cli cgpu_cli.branches cgpu_cli.edit
     """,
@@ -37,6 +37,7 @@ LAYERS = {
         cgpu_cli.inspected
     """,
     "outside": """
+        cgpu_common.accepting
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
         cgpu_common.frames cgpu_common.gpus cgpu_common.mps_nvml cgpu_common.files cgpu_common.pages
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output

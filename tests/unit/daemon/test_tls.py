@@ -14,10 +14,10 @@ import pytest
 from fakes import Node, Run, eventually, free_port
 from structlog.testing import capture_logs
 
+from cgpu_common.accepting import source
 from cgpu_common.address import Tcp
 from cgpu_common.errors import CgpuError
 from cgpu_common.proc import Paths
-from cgpu_common.sources import source
 from cgpud import http, tls
 from cgpud.exporter import Exporter
 
