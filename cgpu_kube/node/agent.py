@@ -38,7 +38,6 @@ ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
 PUBLISH_S = 3.0  # for that report
-MPS_S = 2.0  # looks at pods that are over their grant, in the mode mps
 
 #: Subjects of warnings, which an agent that is not ready has, too.
 UNKNOWN_NODE, NOT_PUBLISHED = "the cluster has no node of this name", "not published"
@@ -111,7 +110,7 @@ class Agent(Counting):
                 works = [watcher.run() for watcher in (self.cluster.nodes, self.cluster.pods)]
                 works += [self._publish_start(), self.registrar.run(), self._apply_for_ever()]
                 works += [self._cleaner.run(self.settings.clean_s)]
-                works += [self._evictor.run(self._has_mps, min(self.settings.refresh_s, MPS_S), self._say)]
+                works += [self._evictor.run(self._has_mps, self.settings.refresh_s, self._say)]
                 works += [self.unasked.run(min(self.settings.refresh_s, LOOK_S), self._say)]
                 self._group, self._works = group, [group.create_task(work) for work in works]
                 await self._refresh_while_it_serves()

@@ -20,6 +20,7 @@ from cgpu_kube.node.daemon import Cgpud
 
 OVER, GONE, BLIND = "GPUMemoryOverGrant", "GPUMemoryEvicted", "GPUMemoryNotWatched"
 KILLED = "GPUProgramKilled"
+LOOK_S = 2.0  # at pods that are over their grant
 
 
 class Evictor:
@@ -33,9 +34,10 @@ class Evictor:
         self._blind = ""
 
     async def run(self, is_on: Callable[[], bool], every_s: float, say: Callable[[str, str], None]) -> None:
-        """Until cancelled. @say: a subject, and why it fails or ""."""
+        """Until cancelled. @is_on: the mode is mps, asked each @every_s while it is not. @say: a subject, and why it
+        fails or ""."""
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(min(every_s, LOOK_S) if is_on() else every_s)
             if not is_on():
                 continue
             why = ""
