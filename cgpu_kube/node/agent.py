@@ -15,6 +15,7 @@ from cgpu_kube.annotations import Remains
 from cgpu_kube.api import Client
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
+from cgpu_kube.node.claimcheck import ClaimCheck
 from cgpu_kube.node.cleaner import Cleaner
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
 from cgpu_kube.node.counting import Counting
@@ -77,7 +78,8 @@ class Agent(Counting):
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
         self.marks = Marks(self.cluster, self._log)
-        self._cleaner = Cleaner(self.cluster, self._cgpud, self.marks, self._uses, self._say)
+        self._claim_check = ClaimCheck(self.cluster, self._cgpud, self.claims, self._changed.set, self._log)
+        self._cleaner = Cleaner(self.cluster, self._cgpud, self.marks, self._claim_check, self._uses, self._say)
         self._evictor = Evictor(self.cluster, self._cgpud, self._log)
         self.unasked = Unasked(self.cluster, self._cgpud, self.claims, self._log)
         self._leaves = False
@@ -402,12 +404,7 @@ class Agent(Counting):
         """@fresh: a pod was deleted by force just now. True even if it holds nothing: the change back to False lets the
         scheduler try the pods again that it has refused meanwhile."""
         held = {one.pod: one.units for one in (self._deleted or {}).values() if one.units}
-        parts = [
-            f"{name}: {units} {keys.counted_in(self.offer.unit)} of GPU {gpu}"
-            for name, of_pod in sorted(held.items())[:8]
-            for gpu, units in sorted(of_pod.items())
-        ]
-        message = f"pods were deleted before their containers ended; {'; '.join(parts)}" if parts else ""
+        message = self.offer.held_text(held)
         await self.cluster.publish_condition(HELD, fresh or bool(held), message)
         if fresh or held:
             asyncio.get_running_loop().call_later(DELETED_S, self._changed.set)
@@ -448,6 +445,7 @@ class Agent(Counting):
             return await self._by_count(subject)
         check_pod(subject, pod, self.settings.node)
         if grant := claims.by_claim(subject, pod, self.claims):
+            await self._claim_check.check(subject, pod, grant["claim"])
             return grant
         if claims.claim_names(pod, subject.container) and not pods.is_tracked(pod):
             raise KubeError(f"{subject} names a claim that is not prepared on this node; it is tried again")

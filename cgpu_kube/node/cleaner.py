@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Grants of pods that are gone are revoked; pods that have one bear their mark."""
+"""Grants of pods that are gone are revoked; pods that have one bear their mark; claims that are gone end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import podview
+from cgpu_kube.node.claimcheck import ClaimCheck
 from cgpu_kube.node.cluster import Cluster
 from cgpu_kube.node.daemon import Cgpud
 from cgpu_kube.node.marks import Marks
@@ -20,11 +21,18 @@ class Cleaner:
     """@uses: whether a pod holds what the node offers. @say: a subject, and why it fails or ""."""
 
     def __init__(
-        self, cluster: Cluster, cgpud: Cgpud, marks: Marks, uses: Callable[[dict[str, Any]], bool], say: Say
+        self,
+        cluster: Cluster,
+        cgpud: Cgpud,
+        marks: Marks,
+        claims: ClaimCheck,
+        uses: Callable[[dict[str, Any]], bool],
+        say: Say,
     ) -> None:
         self._cluster = cluster
         self._cgpud = cgpud
         self._marks = marks
+        self._claims = claims
         self._uses = uses
         self._say = say
         self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
@@ -36,6 +44,7 @@ class Cleaner:
             await asyncio.sleep(every_s)
             await self.clean()
             await self._tried("pods are not marked", self._mark())
+            await self._tried("claims are not compared with the API server's", self._claims.look())
 
     async def clean(self) -> None:
         await self._tried("grants are not cleaned up", self._clean())

@@ -145,8 +145,7 @@ class Counting:
         if not self.cluster.pods.synced.is_set():
             return ["pods that the API server has not listed yet"] if self.offer.mode != host.NONE else []
         if self.offer.mode == host.DRA:
-            names = {(claim.namespace, claim.name) for claim in self.claims}
-            return sorted(f"{namespace}/{name} (claim)" for namespace, name in names)
+            return sorted(f"{claim.namespace}/{claim.name} (claim {claim.uid})" for claim in self.claims)
         return sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if self._uses(pod))
 
     def _uses(self, pod: dict[str, Any]) -> bool:

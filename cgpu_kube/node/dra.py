@@ -71,7 +71,8 @@ class Claims:
         self._write(claim)
         if claim.slots:
             write_json(self._spec(claim.uid), claims.cdi_spec(claim, PROMISE), 0o644)
-        if claim.uid not in self._claims:
+        before = self._claims.get(claim.uid)
+        if before is None or before.retired:
             for other in self._retired_by(claim):
                 self._write(other)
                 self._claims[other.uid] = other
@@ -83,6 +84,15 @@ class Claims:
     def _retired_by(self, claim: Claim) -> list[Claim]:
         same = [one for one in self if (one.namespace, one.name) == (claim.namespace, claim.name)]
         return [replace(one, retired=True) for one in same if one.uid != claim.uid and not one.retired]
+
+    def retire(self, uid: str) -> bool:
+        """It gives nothing from now on. False: that was so before, or it is not prepared. OSError: it is not kept."""
+        claim = self._claims.get(uid)
+        if claim is None or claim.retired:
+            return False
+        self._claims[uid] = replace(claim, retired=True)
+        self._write(self._claims[uid])
+        return True
 
     def remove(self, uid: str) -> Claim | None:
         self._spec(uid).unlink(missing_ok=True)
@@ -184,7 +194,9 @@ class Driver:
         out = dra_pb2.NodePrepareResourceResponse()
         try:
             async with self._one_at_a_time:
-                claim = self._store.get(one.uid) or await self._prepare(one.namespace, one.name, one.uid)
+                claim = self._store.get(one.uid)
+                if claim is None or claim.retired:
+                    claim = await self._prepare(one.namespace, one.name, one.uid)
                 self._store.add(claim)  # again after a reboot: /var/run/cdi is empty then
         except (KubeError, OSError) as error:
             self._log.warning("claim not prepared", claim=f"{one.namespace}/{one.name}", reason=str(error))

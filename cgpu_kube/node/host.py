@@ -20,6 +20,7 @@ from cgpu_kube.annotations import (
     NodeGpu,
     NodeGpus,
     Remains,
+    counted_in,
 )
 from cgpu_kube.errors import KubeError
 
@@ -245,6 +246,15 @@ class Offer:
                 if gpu := by_index.get(slot["nv_minor"]):
                     of_pod[gpu.index] = of_pod.get(gpu.index, 0) + self.units_of(gpu, slot["mib"])
         return {uid: Remains(names[uid], found) for uid, found in units.items()}
+
+    def held_text(self, held: Mapping[str, Mapping[int, int]]) -> str:
+        """For the node's condition. @held: by pod, the units of each GPU."""
+        parts = [
+            f"{name}: {units} {counted_in(self.unit)} of GPU {gpu}"
+            for name, of_pod in sorted(held.items())[:8]
+            for gpu, units in sorted(of_pod.items())
+        ]
+        return f"pods were deleted before their containers ended; {'; '.join(parts)}" if parts else ""
 
 
 def card_labels(gpus: Sequence[HostGpu]) -> dict[str, str]:

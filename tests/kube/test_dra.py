@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_api import recorded
+from fake_api import Refusal, recorded
 from fakes import eventually
 from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
 
@@ -353,6 +353,95 @@ async def test_a_claim_made_again_is_not_the_earlier_one(world: World, restart: 
         assert [(one.uid, one.retired) for one in world.agent.claims] == [("uid-a", False)]
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_a_claim_that_the_kubelet_never_ends(world: World, is_made_again: bool) -> None:
+    """As after `kubeadm reset`. @is_made_again: under its name, with another uid."""
+
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        reply = await started(world, pod_with(world, "p", "c"), prepared)
+        assert reply["ok"], reply
+        world.api.remove(PODS, "team", "p")
+        world.api.remove(CLAIMS, "team", "c")
+        if is_made_again:
+            claim(world, uid="uid-2")
+        await eventually(lambda: [one.retired for one in world.agent.claims] == [True], "retired")
+        world.label("cgpu")
+        sentence = f"team/c (claim {named[2]}); drain it"
+        await eventually(lambda: sentence in world.agent._said.get("mode", ""), "the sentence")
+        await asyncio.sleep(1.0)
+        assert sentence in world.agent._said["mode"], "its slice is there"
+        await world.stop_agent()
+        await world.start_agent()
+        await eventually(lambda: sentence in world.agent._said.get("mode", ""), "and after a restart")
+        await world.end(reply["id"])
+        await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
+        assert not list((world.directory / "cdi").iterdir())
+        assert not list((world.directory / "state/claims").iterdir())
+
+
+async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(world: World) -> None:
+    def fails(_method: str, path: str) -> None:
+        if "resourceclaims" in path:
+            raise Refusal(*answer)
+
+    async with world.running():
+        await ready(world)
+        await world.kubelet.prepare(DRIVER, claim(world))
+        # The last one is of a server without this version of claims.
+        for answer in (
+            (500, "InternalError", "etcdserver: request timed out"),
+            (403, "Forbidden", 'resourceclaims "c" is forbidden'),
+            (404, "NotFound", "the server could not find the requested resource"),
+        ):
+            world.api.before = fails
+            said = "claims are not compared with the API server's"
+            await eventually(lambda: world.agent._said.get(said) == answer[2], answer[2])  # noqa: B023
+        world.api.before = None
+        await eventually(lambda: not world.agent._said.get(said), "the end of it")
+        assert [one.retired for one in world.agent.claims] == [False]
+
+
+async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="dra", settings={"clean_s": 60.0})  # it is not retired before
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        world.api.remove(CLAIMS, "team", "c")
+        claim(world, "c", {"driver": "gpu.nvidia.com"}, uid="uid-2")
+        thief = pod_with(world, "thief", "c")
+        world.api.before = lambda _method, path: (_ for _ in ()).throw(no_answer) if "resourceclaims" in path else None
+        no_answer = Refusal(500, "InternalError", "etcdserver: request timed out")
+        reply = await started(world, thief, prepared)
+        assert "etcdserver: request timed out" in reply["error"], "what is not known gives nothing"
+        world.api.before = None
+        reply = await started(world, thief, prepared)
+        assert (
+            f"the one with uid {named[2]}, of the same name, was, and the API server has it no more" in reply["error"]
+        )
+        reply = await started(world, thief, prepared)
+        assert "names a claim that is not prepared on this node" in reply["error"]
+        assert not world.link.containers
+
+
+async def test_a_container_of_a_known_claim_needs_no_api_server(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        named = claim(world)
+        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        pod = pod_with(world, "p", "c")
+        reply = await started(world, pod, prepared)
+        assert reply["ok"], reply
+        await world.end(reply["id"])
+        await world.api.down()
+        reply = await started(world, pod, prepared)
+        assert reply["ok"], reply
+        await world.api.up()
+
+
 async def test_unprepare_of_what_is_not_there(world: World) -> None:
     async with world.running():
         await ready(world)
@@ -683,7 +772,7 @@ async def test_the_mode_waits_for_the_claims(world: World) -> None:
         named = claim(world)
         await world.kubelet.prepare(DRIVER, named)
         world.label("cgpu")
-        await eventually(lambda: "team/c (claim)" in world.agent._said.get("mode", ""), "the sentence")
+        await eventually(lambda: f"team/c (claim {named[2]})" in world.agent._said.get("mode", ""), "the sentence")
         assert published(world)
         await world.kubelet.unprepare(DRIVER, named)
         await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")

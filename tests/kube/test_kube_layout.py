@@ -29,6 +29,7 @@ LAYERS = {
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.keeper cgpu_kube.node.kubelet cgpu_kube.node.daemon
         cgpu_kube.node.modefile cgpu_kube.node.turn cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
         cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.node.unasked cgpu_kube.node.cleaner
+        cgpu_kube.node.claimcheck
         cgpu_kube.node.settings cgpu_kube.node.link cgpu_kube.installer.host
     """,
     "assembly": """
