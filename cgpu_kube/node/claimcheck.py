@@ -36,8 +36,8 @@ class ClaimCheck:
         self._pods: dict[str, set[str]] = {}  # uid of a claim -> uids of the pods whose claim of the name it is
 
     async def check(self, subject: Subject, pod: Object, claimed: str) -> None:
-        """Raises KubeError unless the prepared claim of the slice @claimed is the one that the pod names. The API server
-        deletes no claim that a pod has reserved, so one answer counts as long as the pod is there."""
+        """Raises KubeError unless the prepared claim of the slice @claimed is the one that the pod names. The API
+        server deletes no claim that a pod has reserved, so one answer counts as long as the pod is there."""
         claim = next((one for one in self._claims if one.slice == claimed), None)
         if claim is not None and self._pods.get(claim.uid, set()) & podview.uids(pod):
             return
