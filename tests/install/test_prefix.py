@@ -310,11 +310,15 @@ def test_a_tree_is_not_put_over_another_ones(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
+def some_key(key: Path, cert: Path) -> None:
+    make = ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=cgpu of the tests"]
+    subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
+
+
 def test_a_module_is_signed(tmp_path: Path) -> None:
     """openssl verifies what sign-module writes, and modinfo reads it as a kernel's signature."""
     key, cert, module = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "a.ko"
-    make = ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=cgpu of the tests"]
-    subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    some_key(key, cert)
     body = b"\x7fELF" + bytes(100)
     module.write_bytes(body)
     words = [str(REPO / "scripts/sign-module"), str(key), str(cert), str(module)]
@@ -332,3 +336,45 @@ def test_a_module_is_signed(tmp_path: Path) -> None:
     subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 1 and "is signed already" in again.stderr and module.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "key", "why"),
+    [
+        ("", "", "key.pem", ""),
+        ("scripts/build-modules", "echo no compiler >&2; exit 1", "key.pem", "no compiler\n"),
+        ("", "", "VERSION", "sign-module: "),
+        ("", "", "nowhere", "KEY= and CERT= go together"),
+        ("scripts/sign-module", "exit 0", "key.pem", "cgpu_core_0_1_0.ko has no signature\n"),
+        ("bin/depmod", "echo no index >&2; exit 1", "key.pem", "no index\n"),
+    ],
+)
+def test_no_image_has_modules_that_failed(tmp_path: Path, program: str, text: str, key: str, why: str) -> None:
+    """Modules of an earlier build, or without a signature: a node would refuse them, long after the image was made."""
+    for folder in ("scripts", "bin", "build/kernels/one", "build/modules/one"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("node-image", "sign-module", "oci-archive"):
+        shutil.copy2(REPO / "scripts" / name, tmp_path / "scripts")
+    (tmp_path / "VERSION").write_text("0.1.0\n")
+    (tmp_path / "build/kernels/one/release").write_text("6.1.0-1\n")
+    for name in ("cgpu_km", "cgpu_core_0_1_0"):  # of an earlier build
+        (tmp_path / f"build/modules/one/{name}.ko").write_bytes(b"\x7fELF" + bytes(100))
+    for path, script in (("scripts/build-modules", "exit 0"), (program, text)):
+        if path:
+            (tmp_path / path).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / path).chmod(0o755)
+    some_key(tmp_path / "key.pem", tmp_path / "cert.pem")
+    done = subprocess.run(
+        [tmp_path / "scripts/node-image", "modules", "one"],
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "KEY": str(tmp_path / key),
+            "CERT": str(tmp_path / "cert.pem"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    made = tmp_path / "build/image/cgpu-modules_0.1.0-6.1.0-1.tar"
+    assert (done.returncode != 0, made.exists()) == (bool(why), not why), done.stderr
+    assert why in done.stderr
