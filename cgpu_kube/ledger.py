@@ -367,16 +367,17 @@ class Ledger:
             if old is not None and old.is_bound:
                 self.drop(uid)
             return
-        if old is not None and old.node == node and old.gpus is not None:
-            if not old.is_bound:
-                self._put(replace(old, is_bound=True, priority=pods.priority_of(pod)))
+        if old is not None and old.node == node and old.gpus is not None and old.is_bound:
             return
         need = pods.counted(pod)
         if need is None:
             self.drop(uid)
             return
-        priority = pods.priority_of(pod)
-        self._put(Held(uid, pods.name_of(pod), node, need, pods.gpus_of(pod, need), priority=priority))
+        gpus = pods.gpus_of(pod, need)
+        if gpus is None and old is not None and old.node == node:
+            gpus = old.gpus  # reserved for another plugin's node, which chooses itself
+        # Not those of the reservation: another extender may have bound the pod, to other GPUs of the node.
+        self._put(Held(uid, pods.name_of(pod), node, need, gpus, priority=pods.priority_of(pod)))
 
     def reserve(self, uid: str, name: str, node: str, need: PodNeed, placement: Placement) -> None:
         """Before the pod is bound; replaces its earlier reservation."""

@@ -93,6 +93,8 @@ class Binder:
                 return
             if notes.chooses_uuid(pod["metadata"].get("annotations")):
                 await self._check_choice(args)
+            if self._is_bound(args):
+                return
             placement = self._reserve(args, need)
             try:
                 await self._write(args, pod, need, placement)
@@ -143,6 +145,16 @@ class Binder:
         if labels.get(notes.GPU_UUID) != notes.ALLOWED:
             self._ledger.release(args.uid)
             raise Refused(notes.no_uuid(f"{args.namespace}/{args.name}", args.namespace))
+
+    def _is_bound(self, args: BindArgs) -> bool:
+        """Whether another extender has bound it to the node, by an event that overtook the answer to our read. A
+        reservation would replace what the pod holds, and its end would free it. Raises Refused."""
+        held = self._ledger.get(args.uid)
+        if held is None or not held.is_bound:
+            return False
+        if held.node != args.node:
+            raise Refused(f"pod {args.namespace}/{args.name} is on node {held.node} already")
+        return True
 
     def _reserve(self, args: BindArgs, need: PodNeed) -> Placement:
         found = self._ledger.fit(need, args.node, args.uid)

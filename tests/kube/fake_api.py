@@ -227,6 +227,8 @@ class FakeApi:
         try:
             if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
                 raise Refusal(401, "Unauthorized", "Unauthorized")
+            # First: a write whose client has gone by then takes effect all the same, as in a real one.
+            body = json.loads(await request.read() or "null")
             if self.before is not None:
                 done = self.before(request.method, request.path)
                 if asyncio.iscoroutine(done):
@@ -241,7 +243,6 @@ class FakeApi:
             self.objects.setdefault(collection, {})
             if request.query.get("watch") == "true":
                 return await self._watch(request, collection, where["ns"])
-            body = await request.json() if request.can_read_body else None
             return web.json_response(self._answer(request, collection, where, body))
         except Refusal as refusal:
             return web.json_response(refusal.body, status=refusal.code)
