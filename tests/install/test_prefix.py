@@ -301,6 +301,27 @@ def test_a_tree_is_put_over_an_earlier_one(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
+def test_python_runs_the_files_that_were_put(tmp_path: Path) -> None:
+    """Not what it has compiled of the earlier version: the files of an image have one time, and may have one size."""
+    top, names = tmp_path / "root", [f"usr/local/lib/{name}.py" for name in ("cgpu/a", "cgpu-kube/b", "cgpu/old/c")]
+    for number, version in enumerate(("0.1.0", "0.2.0")):
+        stage = some_stage(tmp_path / version, version)
+        for name in names[: 3 - number]:
+            path = stage / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f'print("{version}")\n')
+            os.utime(path, (0, 0))
+        done = put(stage, top)
+        assert (done.returncode, done.stderr) == (0, "")
+        for name in names[: 3 - number]:
+            words = ["/usr/bin/python3", "-c", f"import {Path(name).stem}"]
+            clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+            said = subprocess.run(words, cwd=(top / name).parent, env=clean, capture_output=True, text=True, check=True)
+            assert said.stdout == f"{version}\n", name
+            assert list((top / name).parent.glob("__pycache__/*.pyc"))
+    assert not (top / names[2]).parent.exists()
+
+
 def test_a_tree_is_not_put_over_another_ones(tmp_path: Path) -> None:
     top = some_machine(tmp_path / "root")
     (top / "usr/local/bin/cgpu").write_text("another\n")
