@@ -109,8 +109,9 @@ def _owner(root: Path, installed: str | None) -> str | None:
         return None
     if (root / "usr/bin/cgpud").exists():
         return "packages"
-    sources = sorted((root / "usr/src").glob("cgpu-[0-9]*"))
-    return f"the installation with /{sources[0].relative_to(root)}" if sources else None
+    # Without dkms.conf it is what a removal that broke off has left.
+    sources = sorted((root / "usr/src").glob("cgpu-[0-9]*/dkms.conf"))
+    return f"the installation with /{sources[0].parent.relative_to(root)}" if sources else None
 
 
 def _has_agent(root: Path) -> bool:

@@ -134,15 +134,15 @@ def test_what_breaks_off_can_be_removed(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
-@pytest.mark.parametrize("other", ["usr/src/cgpu-0.0.9", "usr/local/bin/cgpu-smi"])
+@pytest.mark.parametrize("other", ["usr/src/cgpu-0.0.9/dkms.conf", "usr/local/bin/cgpu-smi"])
 def test_what_is_another_ones_is_left_to_it(tmp_path: Path, other: str) -> None:
     top = some_machine(tmp_path)
-    (top / other).mkdir()
+    (top / other).mkdir(parents=True)
     before = tree(top)
     done = install("install", top)
     assert done.returncode == 1
     why = "is there already, of another installation, or another PREFIX: remove that first"
-    assert done.stderr == f"install: {top / other} {why}\n"
+    assert done.stderr == f"install: {top / other.removesuffix('/dkms.conf')} {why}\n"
     assert tree(top) == before
 
 
@@ -299,6 +299,47 @@ def test_a_tree_is_put_over_an_earlier_one(tmp_path: Path) -> None:
     done = install("uninstall", top)
     assert (done.returncode, done.stderr) == (0, "")
     assert tree(top) == before
+
+
+#: A stand-in for a program: instead of its call of number $dies all of the script is killed.
+KILLER = """#!/bin/sh
+n=$(cat {count}) && echo $((n + 1)) >{count}
+[ "$n" != "$dies" ] || kill -9 0
+exec /usr/bin/{name} "$@"
+"""
+
+
+def killed(top: Path, names: tuple[str, ...], dies: int, *words: str, destdir: Path) -> bool:
+    """Runs scripts/install with these programs, and whether it was killed."""
+    top.mkdir(exist_ok=True)
+    (top / "count").write_text("0\n")
+    for name in names:
+        (top / name).write_text(KILLER.format(count=top / "count", name=name))
+        (top / name).chmod(0o755)
+    environment = {**os.environ, "DESTDIR": str(destdir), "PATH": f"{top}:{os.environ['PATH']}", "dies": str(dies)}
+    words = (str(REPO / "scripts/install"), *words)
+    return subprocess.run(words, env=environment, capture_output=True, start_new_session=True).returncode != 0
+
+
+def test_a_removal_that_was_killed_is_ended_or_installed_over(tmp_path: Path) -> None:
+    """At any program: a list that is gone leaves nothing that blocks an installation."""
+    stage = some_stage(tmp_path / "1", "0.1.0", "usr/local/lib/cgpu/cgpud/a.py")
+    for dies in range(50):
+        top = some_machine(tmp_path / f"root{dies}")
+        before = tree(top)
+        assert put(stage, top).returncode == 0
+        (top / "usr/local/lib/cgpu/cgpud/__pycache__").mkdir()
+        was_killed = killed(tmp_path / "bin", ("rm", "rmdir", "find"), dies, "uninstall", destdir=top)
+        if not (top / "usr/local/lib/cgpu/MANIFEST").exists():
+            done = put(stage, top)
+            assert (done.returncode, done.stderr) == (0, ""), dies
+        if was_killed:
+            done = install("uninstall", top)
+            assert (done.returncode, done.stderr) == (0, ""), dies
+            assert tree(top) == before, dies
+        else:
+            break
+    assert dies > 4
 
 
 def test_python_runs_the_files_that_were_put(tmp_path: Path) -> None:

@@ -284,6 +284,16 @@ def test_a_host_that_is_none(payload: Path, tmp_path: Path) -> None:
     assert (state.failed, state.reason) == (True, "NoSystemd")
 
 
+def test_the_owner_of_another_installation(root: Path) -> None:
+    """Not a folder that a removal has left."""
+    (root / "usr/src/cgpu-0.1.0").mkdir(parents=True)
+    assert host.read(root, Fake(root).run).owner is None
+    (root / "usr/src/cgpu-0.1.0/dkms.conf").touch()
+    assert host.read(root, Fake(root).run).owner == "the installation with /usr/src/cgpu-0.1.0"
+    (root / "usr/bin/cgpud").touch()
+    assert host.read(root, Fake(root).run).owner == "packages"
+
+
 def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Path, tmp_path: Path) -> None:
     fake, modules = Fake(root), some_modules(tmp_path)
     command.attempt(acting(fake, payload, modules), removing=False)
