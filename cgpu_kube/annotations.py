@@ -91,6 +91,13 @@ THREADS = "cgpu.io/threads"
 # Binding may be on its way: an extender that takes over counts the pod there.
 ASSUMED = "cgpu.io/assumed"
 
+#: What an extender writes of its choice.
+CHOICE = (
+    *(INDEX, DEV, POD, ASSIGNED, ASSUME_TIME),
+    *(ALLOCATION, CORE_ALLOCATION, NEW_ASSIGNED, NEW_ASSUME_TIME),
+    ASSUMED,
+)
+
 GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
 TEXT_MAX = 16 << 10
 DELETED_MAX = 32  # pods in the annotation of a node

@@ -4,7 +4,7 @@
 The decision and its reservation are one step without a wait, so two binds never get the same memory. The annotations
 are one patch on the version of the pod that was read, and the Binding is on the version that the patch made: a late
 write of an earlier try fails instead of mixing with this one. Where the answer to a write is lost, the reservation is
-kept until the API server shows the outcome.
+kept until the API server shows the outcome, or the choice is withdrawn from the pod, which makes a late Binding fail.
 """
 
 from __future__ import annotations
@@ -91,6 +91,13 @@ class Binder:
             if pods.node_of(pod) == args.node:
                 self._put(pod)  # an earlier try, whose answer was lost
                 return
+            try:
+                if args.uid in self._doubts:
+                    pod = await self._withdraw(args, pod)
+            except ApiError as error:
+                if not error.is_conflict or attempt == TRIES - 1:
+                    raise
+                continue
             if notes.chooses_uuid(pod["metadata"].get("annotations")):
                 await self._check_choice(args)
             if self._is_bound(args):
@@ -229,23 +236,54 @@ class Binder:
         backoff = Backoff()
         while True:
             try:
-                pod = await self._api.get(_path(args))
+                if await self._is_resolved(args):
+                    break
             except ApiError as error:
                 if error.is_missing:
                     self._ledger.drop(args.uid)
                     break
             except KubeError:
                 pass
-            else:
-                if pods.uid_of(pod) != args.uid:
-                    self._ledger.drop(args.uid)
-                elif pods.node_of(pod):
-                    self._put(pod)
-                elif args.uid not in self._busy:
-                    self._ledger.release(args.uid)
-                break
             await asyncio.sleep(backoff.next_s())
         self._doubts.pop(args.uid, None)
+
+    async def _is_resolved(self, args: BindArgs) -> bool:
+        """False: not yet. Raises KubeError, likewise."""
+        pod = await self._api.get(_path(args))
+        if pods.uid_of(pod) != args.uid:
+            self._ledger.drop(args.uid)
+        elif pods.node_of(pod):
+            self._put(pod)
+        elif args.uid in self._busy:
+            return False
+        else:
+            if self._may_write():
+                await self._withdrawn(args, pod)
+            if args.uid in self._busy:
+                return False
+            self._ledger.release(args.uid)
+        return True
+
+    async def _withdraw(self, args: BindArgs, pod: Object) -> Object:
+        """Before another choice: from then on the GPUs of the last one are free. Returns the pod as it is now. Raises
+        KubeError; they are taken then."""
+        self._check_serves()
+        pod = await self._withdrawn(args, pod)
+        self._settle(args.uid)
+        self._ledger.release(args.uid)
+        return pod
+
+    async def _withdrawn(self, args: BindArgs, pod: Object) -> Object:
+        """The pod without a choice. A Binding that is still on its way has the version of the pod with the choice, and
+        fails: an extender may have been stopped before it sent it, for longer than any request lasts."""
+        found = pod["metadata"].get("annotations") or {}
+        texts = {key: None for key in notes.CHOICE if key in found}
+        if not texts:
+            return pod  # the choice has not arrived; without an answer to it no Binding is sent
+        meta = {"uid": args.uid, "resourceVersion": pod["metadata"].get("resourceVersion"), "annotations": texts}
+        pod = await self._api.patch(_path(args), {"metadata": meta}, STRATEGIC)
+        self._put(pod)
+        return pod
 
 
 def _path(args: BindArgs) -> str:

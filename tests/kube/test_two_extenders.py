@@ -31,6 +31,7 @@ from test_lease import LEASES
 from test_storm import check_sums
 
 from cgpu_kube import annotations as notes
+from cgpu_kube import api
 from cgpu_kube.extender.lease import Times
 from cgpu_kube.extender.service import SERVES_LABEL
 
@@ -373,3 +374,73 @@ async def test_the_choice_of_the_extender_that_bound_a_pod_counts() -> None:
         cluster.server.before = before
         assert await cluster.bind(one, "n1") == ""
         assert held.is_set() and used(cluster) == {1: 10}
+
+
+class Late:
+    """The first Binding is on its way for longer than its client waits, and takes effect at `arrive`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._held = asyncio.Event()
+        self._first = True
+        self.patches = asyncio.Event()  # until then each write to a pod is on its way, too
+        self.patches.set()
+        cluster.server.before = self._before
+
+    async def _before(self, method: str, path: str) -> None:
+        if method == "PATCH":
+            await self.patches.wait()
+        if path.endswith("/binding") and self._first:
+            self._first = False
+            await self._held.wait()
+
+    async def arrive(self) -> None:
+        self._held.set()
+        await asyncio.sleep(0.1)
+        check_sums(self._cluster, {("n1", 0): 15, ("n2", 0): 15})
+
+
+@asynccontextmanager
+async def in_doubt(monkeypatch: pytest.MonkeyPatch, doubt_s: float) -> AsyncIterator[tuple[Cluster, Late]]:
+    """Pods x and y of 10, two nodes of 15, and x on its way to n1."""
+    monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.5)
+    async with Cluster(our_node("n1", gpu(0, 15)), our_node("n2", gpu(0, 15)), doubt_s=doubt_s) as cluster:
+        for name in "xy":
+            cluster.put(simple(name, 10))
+        late = Late(cluster)
+        assert "does not answer" in await cluster.bind(cluster.stored("x"), "n1")
+        assert cluster.extender.binder.doubts == 1
+        yield cluster, late
+
+
+async def test_a_binding_later_than_doubts_last_takes_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extender may be stopped, or cut off, between its last look at the Lease and the Binding."""
+    async with in_doubt(monkeypatch, 0.3) as (cluster, late):
+        await eventually(lambda: not cluster.extender.binder.doubts, "the doubt ends")
+        assert await cluster.bind(cluster.stored("y"), "n1") == ""
+        await late.arrive()
+        assert not cluster.stored("x")["spec"].get("nodeName")
+        assert await cluster.bind(cluster.stored("x"), "n2") == ""
+
+
+@pytest.mark.parametrize("is_fast", [False, True], ids=["after-the-next-try", "during-the-next-try"])
+async def test_the_next_try_leaves_no_gap_for_the_binding_before(
+    monkeypatch: pytest.MonkeyPatch, is_fast: bool
+) -> None:
+    """The next try may choose other GPUs: those of the try before are taken until its Binding can take no effect."""
+    async with in_doubt(monkeypatch, 30) as (cluster, late):
+        x, y = cluster.stored("x"), cluster.stored("y")
+        if is_fast:
+            late.patches.clear()
+            again = asyncio.create_task(cluster.bind(x, "n2"))
+            await asyncio.sleep(0.1)
+            assert "10 GiB asked for" in await cluster.bind(y, "n1")
+            await late.arrive()
+            late.patches.set()
+            assert "is on node n1 already" in await again
+            assert await cluster.bind(y, "n2") == ""
+        else:
+            assert await cluster.bind(x, "n2") == ""
+            assert await cluster.bind(y, "n1") == ""
+            await late.arrive()
+        check_sums(cluster, {("n1", 0): 15, ("n2", 0): 15})
