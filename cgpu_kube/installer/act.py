@@ -172,9 +172,16 @@ class Acting:
     def _load(self) -> None:
         done = self._run("modprobe", MODULE)
         if done.code:
-            why = facts.doctors_words(self._run, ("module", "secure boot"))
-            raise StepFailed("; ".join(filter(None, (f"modprobe {MODULE}: {done.last}", why))))
-        self._run("modprobe", core_module(self._image.version))  # which a host without softdeps does not load
+            raise self._not_loaded(MODULE, done)
+        core = core_module(self._image.version)
+        done = self._run("modprobe", core)  # which a host without softdeps does not load
+        if not facts.has_core(self._root):
+            raise self._not_loaded(core, done)
+
+    def _not_loaded(self, name: str, done: facts.Done) -> StepFailed:
+        last = done.last if done.code else f"{MODULE} has no core"
+        why = facts.doctors_words(self._run, ("module", "secure boot"))
+        return StepFailed("; ".join(filter(None, (f"modprobe {name}: {last}", why))))
 
     def _replace_module(self) -> None:
         """`cgpu upgrade` marks the node without a name, unless it is marked, and removes any mark when it is done."""

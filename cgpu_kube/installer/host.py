@@ -104,6 +104,11 @@ def _tenants(paths: proc.Paths) -> tuple[str, ...]:
         return ()
 
 
+def has_core(root: Path) -> bool:
+    """Of any version: without one the module refuses every container."""
+    return proc.cores(proc.Paths.below(str(root))) is not None
+
+
 def _owner(root: Path, installed: str | None) -> str | None:
     if installed is not None:
         return None
@@ -148,6 +153,7 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
         on_disk=version.out.strip() or None if version.code == 0 else None,
         copied=_text(copied_to(root, kernel) / "BUILD"),
         loaded=proc.module_version(paths),
+        has_core=has_core(root),
         has_dkms=_has(root, "dkms"),
         has_headers=headers,
         is_active=not missing and run("systemctl", "is-active", "--quiet", "cgpud.service").code == 0,

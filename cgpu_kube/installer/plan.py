@@ -73,6 +73,7 @@ class Host:
     on_disk: str | None = None  # the module that modprobe finds for this kernel
     copied: str | None = None  # the build of the image whose modules were copied for this kernel
     loaded: str | None = None
+    has_core: bool = True  # if it is loaded
     has_dkms: bool = False
     has_headers: bool = False
     is_active: bool = False  # cgpud
@@ -136,10 +137,11 @@ def _engine(host: Host) -> str:
 
 
 def _must_load(host: Host, image: Image) -> bool:
-    """The core is a module of its own, which a round that was killed may not have loaded."""
+    """The core is a module of its own, which may not be loaded, or not be that of the image yet."""
     if host.loaded is None:
         return True
-    return host.loaded == image.version and not host.due.isdisjoint((Step.LOAD, Step.REPLACE_MODULE))
+    is_due = not host.has_core or not host.due.isdisjoint((Step.LOAD, Step.REPLACE_MODULE))
+    return host.loaded == image.version and is_due
 
 
 def install(host: Host, image: Image, by_hand: bool = False) -> Plan:

@@ -50,6 +50,7 @@ ALL_COPIED = [Step.PUT, Step.COPY_MODULES, Step.LOAD, Step.DAEMON, Step.ENGINE]
         # After a boot without the module, or of another kernel.
         (replace(THERE, loaded=None), IMAGE, [Step.LOAD, Step.DAEMON, Step.ENGINE]),
         (replace(THERE, loaded=None, on_disk=None, copied=None), IMAGE, ALL_COPIED[1:]),
+        (replace(THERE, has_core=False), IMAGE, [Step.LOAD, Step.DAEMON, Step.ENGINE]),
         (replace(THERE, is_active=False), IMAGE, [Step.DAEMON, Step.ENGINE]),
         # One that broke off in the middle of the files.
         (replace(THERE, build=None), IMAGE, [Step.PUT, Step.DAEMON, Step.ENGINE]),
@@ -170,10 +171,22 @@ class Fake:
                 return done
         if words[0] in ("modinfo", "mountpoint", "test") or "is-active" in words:
             return Done(1, "", "")
+        if line.startswith("modprobe cgpu_core_"):
+            self.loads("0.2.0")
         if words[0].endswith("/cgpu") and words[1] == "setup":
             said = {"engine": words[2], "next": "systemctl restart containerd", "changed": True}
             return Done(0, json.dumps(said), "")
         return Done(0, "", "")
+
+    def loads(self, version: str, core: bool = True) -> None:
+        """Module and core of that version."""
+        texts = {"proc/cgpu_km/version": f"{version}\n", "proc/cgpu_km/inst_ctl": "", "proc/cgpu_km/upgrade": ""}
+        texts["sys/module/cgpu_km/version"] = f"{version}\n"
+        if core:
+            texts["proc/cgpu_km/upgrade"] = f"{version}\nlast: none\n"
+        for name, text in texts.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
 
     def must(self, *words: str, **environment: str) -> str:
         done = self.run(*words, **environment)
@@ -297,10 +310,7 @@ def test_the_owner_of_another_installation(root: Path) -> None:
 def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Path, tmp_path: Path) -> None:
     fake, modules = Fake(root), some_modules(tmp_path)
     command.attempt(acting(fake, payload, modules), removing=False)
-    for name in ("sys/module/cgpu_km/holders/cgpu_core_0_2_0", "proc/cgpu_km"):
-        (root / name).mkdir(parents=True)
-    (root / "proc/cgpu_km/version").write_text("0.2.0\n")
-    (root / "proc/cgpu_km/inst_ctl").write_text("")
+    (root / "sys/module/cgpu_km/holders/cgpu_core_0_2_0").mkdir(parents=True)
     plain, in_use = fake.run, Done(1, "", "rmmod: ERROR: Module cgpu_km is in use")
     fake.run = lambda *words, **env: in_use if words[0] == "rmmod" else plain(*words, **env)  # type: ignore[method-assign]
     fake.calls.clear()
@@ -349,6 +359,9 @@ def test_removal_waits_for_the_end_of_the_agent(root: Path, payload: Path, tmp_p
     assert command.attempt(one, removing=True).reason == "Removed"
 
 
+LOADED = "sys/module/cgpu_km/version"
+
+
 class Killed(BaseException):
     """The pod's end: no handler of the installer runs."""
 
@@ -384,16 +397,18 @@ class Node(Fake):
             shutil.rmtree(self.root / "var/lib/cgpu")
             shutil.rmtree(self.mark.parent)
         elif line == "modprobe cgpu_km":
-            module.mkdir(parents=True, exist_ok=True)
-            (module / "version").write_text("0.2.0\n")
-            (module / "inst_ctl").write_text("")
+            if not module.exists():
+                self.loads("0.2.0", core=False)
+        elif line == "modprobe cgpu_core_0_2_0":
+            self.loads((self.root / LOADED).read_text().strip())
         elif words[:2] == (act.CGPU, "upgrade"):
-            (module / "version").write_text("0.2.0\n")
+            self.loads("0.2.0")
             assert self.mark.exists(), "no container starts meanwhile"
             self.mark.unlink()
         elif words[0] == "rmmod":
             assert self.mark.exists()
             shutil.rmtree(module)
+            shutil.rmtree((self.root / LOADED).parent)
         elif line == "systemctl restart cgpud.service":
             self.running = self.files
         elif line == "systemctl stop cgpud.service":
@@ -451,14 +466,14 @@ def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: P
             if updates:
                 assert rounds(node, payload, modules).reason == "Installed"
                 (payload / "SHA256SUMS").write_text(second)
-                (root / "proc/cgpu_km/version").write_text("0.1.0\n")
+                node.loads("0.1.0")
             if is_cordoned:
                 node.mark.parent.mkdir(parents=True)
                 node.mark.touch()
             node.dies = dies
             assert rounds(node, payload, modules).reason == "Installed"
             assert (node.running, node.file, node.read) == (node.build, "ours", "ours"), (updates, dies)
-            assert (root / "proc/cgpu_km/version").read_text() == "0.2.0\n"
+            assert (root / LOADED).read_text() == "0.2.0\n"
             assert not (root / host.DUE).exists()
             assert node.mark.exists() == is_cordoned and not (root / act.THEIRS).exists(), (updates, dies)
             if node.dies != -1:
@@ -474,6 +489,7 @@ def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: P
         ("systemctl restart cgpud",),
         ("depmod",),
         ("modprobe cgpu_km",),
+        ("modprobe cgpu_core",),
     ],
 )
 def test_what_has_failed_is_done_again(programs: tuple[str, ...], root: Path, payload: Path, tmp_path: Path) -> None:
@@ -491,7 +507,7 @@ def test_a_module_that_cannot_be_replaced(root: Path, payload: Path, tmp_path: P
     """Containers start again, unless an administrator has drained the node."""
     modules, node = some_modules(tmp_path), Node(root)
     assert rounds(node, payload, modules).reason == "Installed"
-    (root / "proc/cgpu_km/version").write_text("0.1.0\n")
+    node.loads("0.1.0")
     node.fails = (f"{act.CGPU} upgrade",)
     for text in (None, "", act.OURS):
         if text is not None:
