@@ -29,13 +29,15 @@ STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 REQUEST_TIMEOUT_S = 15.0
-PAGE = 200  # objects of one answer to a list: a page is in memory as a whole, and a pod takes some 20 KiB there
-LINE_MAX = 8 << 20  # of one watch event; etcd's own limit of an object is 1.5 MiB
+PAGE = 200  # objects of one answer to a list, at most
+PAGE_BYTES = 4 << 20  # of such an answer, which is in memory as a whole: any tenant can make pods of 1 MiB
+OBJECT_MAX = 10 << 20  # bytes of one: etcd's own limit is 1.5 MiB, and JSON has six bytes for a <
 CREDENTIALS = {"token", "tokenFile", "client-certificate", "client-certificate-data"}  # of a kubeconfig's user
 #: A dead connection is noticed after IDLE + COUNT x INTERVAL: the server's end may be gone without a packet.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 Object = dict[str, Any]
+Read = Callable[[bytes | bytearray], Any]
 
 
 class Parts:
@@ -44,13 +46,15 @@ class Parts:
 
     def __init__(self, kind: Any = None) -> None:
         """None: everything."""
-        self.read_page: Callable[[bytes], Any] = json.loads
-        self.read_event: Callable[[bytes], Any] = json.loads
+        self.read_page: Read = json.loads
+        self.read_event: Read = json.loads
+        self.read_one: Read = json.loads
         if kind is not None:
             page = TypedDict("page", {"metadata": Any, "items": list[kind] | None}, total=False)  # noqa: UP013
             event = TypedDict("event", {"type": str, "object": kind}, total=False)  # noqa: UP013
             self.read_page = msgspec.json.Decoder(page).decode
             self.read_event = msgspec.json.Decoder(event).decode
+            self.read_one = msgspec.json.Decoder(kind).decode
 
 
 WHOLE = Parts()
@@ -77,6 +81,10 @@ class NoConfig(KubeError):
 
 class Unreachable(KubeError):
     """The API server did not answer. Whether it carried out a write is not known."""
+
+
+class TooLong(Unreachable):
+    """The answer has more bytes than this request takes."""
 
 
 class ApiError(KubeError):
@@ -300,7 +308,8 @@ class Client:
                 token = self.config.token_file.read_text().strip()
             except OSError as error:
                 raise NoConfig(f"the token cannot be read: {error}") from error
-        headers = {"Accept": "application/json"}
+        # Compressed, a text of a tenant's is a thousandth of what it is in memory.
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if kind:
@@ -323,18 +332,35 @@ class Client:
         )
 
     async def request(
-        self, method: str, path: str, body: Any = None, kind: str = "application/json", **params: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        kind: str = "application/json",
+        parts: Parts = WHOLE,
+        **params: str,
     ) -> Object:
-        return await self._request(method, path, body, kind, params, json.loads)
+        return self._read(await self._text(method, path, body, kind, params), parts.read_one)
 
-    async def _request(
-        self, method: str, path: str, body: Any, kind: str, params: Mapping[str, str], read: Callable[[bytes], Any]
-    ) -> Object:
+    async def _text(
+        self, method: str, path: str, body: Any, kind: str, params: Mapping[str, str], most: int = OBJECT_MAX
+    ) -> bytearray:
+        text = bytearray()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S * 2):
                 async with self._send(method, path, params, body, kind, REQUEST_TIMEOUT_S) as answer:
                     await _check(answer)
-                    found = read(await answer.read())
+                    async for chunk in answer.content.iter_any():
+                        text += chunk
+                        if len(text) > most:
+                            raise TooLong(f"the API server's answer to {method} {path} is longer than {most} bytes")
+        except _NO_ANSWER as error:
+            raise self._unreachable(error) from error
+        return text
+
+    def _read(self, text: bytearray, read: Read) -> Object:
+        try:
+            found = read(text)
         except _NO_ANSWER as error:
             raise self._unreachable(error) from error
         return found if isinstance(found, dict) else {}
@@ -342,8 +368,8 @@ class Client:
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"the API server {self.config.server} does not answer: {error or type(error).__name__}")
 
-    async def get(self, path: str, **params: str) -> Object:
-        return await self.request("GET", path, **params)
+    async def get(self, path: str, parts: Parts = WHOLE, **params: str) -> Object:
+        return await self.request("GET", path, parts=parts, **params)
 
     async def create(self, path: str, body: Object) -> Object:
         return await self.request("POST", path, body)
@@ -354,18 +380,31 @@ class Client:
     async def delete(self, path: str, body: Object | None = None) -> Object:
         return await self.request("DELETE", path, body)
 
-    async def patch(self, path: str, body: Any, kind: str = MERGE) -> Object:
-        return await self.request("PATCH", path, body, kind)
+    async def patch(self, path: str, body: Any, kind: str = MERGE, parts: Parts = WHOLE) -> Object:
+        """@parts: what of the answer is decoded."""
+        return await self.request("PATCH", path, body, kind, parts)
 
     async def pages(
         self, path: str, params: Mapping[str, str] | None = None, parts: Parts = WHOLE
     ) -> AsyncIterator[tuple[list[Object], str]]:
         """The objects of a collection, page by page, each page with the resourceVersion of the whole list, which the
-        last one decides. @parts: what of an object is decoded."""
+        last one decides. @parts: what of an object is decoded. A page has as many objects as PAGE_BYTES take."""
         more: dict[str, str] = {}
+        limit = PAGE
         while True:
-            query = {**(params or {}), "limit": str(PAGE), **more}
-            page = await self._request("GET", path, None, "", query, parts.read_page)
+            query = {**(params or {}), "limit": str(limit), **more}
+            most = PAGE_BYTES if limit > 1 else OBJECT_MAX
+            try:
+                text = await self._text("GET", path, None, "", query, most)
+            except TooLong:
+                if limit == 1:
+                    raise
+                limit = max(limit // 4, 1)
+                continue
+            if len(text) < PAGE_BYTES // 4:
+                limit = min(limit * 2, PAGE)
+            page = self._read(text, parts.read_page)
+            del text
             meta = page.get("metadata") or {}
             yield page.get("items") or [], str(meta.get("resourceVersion") or "")
             if not meta.get("continue"):
@@ -416,16 +455,21 @@ class Client:
             raise self._unreachable(error) from error
 
 
-async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytearray]:
     """Complete lines only: the rest of a stream that broke off is no event."""
-    rest = b""
+    line = bytearray()
     async for chunk in answer.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_MAX:
-            raise ValueError(f"a watch event is longer than {LINE_MAX} bytes")
-        for line in lines:
+        start = 0
+        while start < len(chunk):
+            end = chunk.find(b"\n", start)
+            line += chunk[start : end if end >= 0 else len(chunk)]
+            if len(line) > OBJECT_MAX:
+                raise ValueError(f"a watch event is longer than {OBJECT_MAX} bytes")
+            if end < 0:
+                break
             if line.strip():
                 yield line
+            line, start = bytearray(), end + 1
 
 
 def _api_error(status: int, found: Object, retry_after_s: float | None = None) -> ApiError:

@@ -50,13 +50,17 @@ class _ContainerStatus(TypedDict, total=False):
     state: _State | None
 
 
+#: Those that count: a pod may have as many as an object takes.
+_Labels = TypedDict("_Labels", {GPU_COUNT: Any, notes.NAME_LABEL: Any}, total=False)  # type: ignore[misc]
+
+
 class _Meta(TypedDict, total=False):
     name: Any
     namespace: Any
     uid: Any
     resourceVersion: Any
     deletionTimestamp: Any
-    labels: Any
+    labels: _Labels | None
     annotations: Any
 
 

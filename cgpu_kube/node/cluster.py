@@ -12,7 +12,7 @@ from typing import Any
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
 from cgpu_kube.annotations import NodeGpus
-from cgpu_kube.api import MERGE, STRATEGIC, ApiError, Client, Object, Unreachable
+from cgpu_kube.api import MERGE, STRATEGIC, ApiError, Client, Object, Parts, Unreachable
 from cgpu_kube.errors import BadAnnotation
 from cgpu_kube.node import claims, podview
 from cgpu_kube.watch import Watcher
@@ -20,6 +20,7 @@ from cgpu_kube.watch import Watcher
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 RESOURCE = "/apis/resource.k8s.io/v1"
+_POD = Parts(podview.Sparse)
 TOO_MANY, INTERNAL = 429, 500  # the first HTTP status of each kind that passes
 AGAIN_EACH_S = 0.2
 #: Conditions of the node: a scheduler tries its waiting pods again when one changes.
@@ -69,6 +70,7 @@ class Cluster:
             PODS,
             {"fieldSelector": f"spec.nodeName={node}"},
             keep=podview.kept,
+            parts=_POD,
             **{**common, "on_change": pod_changed},
         )
         self.slices = Watcher(
@@ -124,7 +126,7 @@ class Cluster:
         while True:
             wait_s = AGAIN_EACH_S
             try:
-                found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+                found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}", _POD)
                 self.pods.put(found)
                 return podview.kept(found)
             except ApiError as error:
@@ -156,7 +158,7 @@ class Cluster:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         body = {"metadata": {"uid": meta["uid"], "annotations": dict(values)}}
-        self.pods.put(await self._api.patch(path, body, MERGE))
+        self.pods.put(await self._api.patch(path, body, MERGE, _POD))
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         """This pod, and no later one of the name."""

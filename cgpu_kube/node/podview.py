@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
+from cgpu_common.placement import CONTAINERS_MAX
 from cgpu_kube import annotations as keys
 from cgpu_kube.errors import Refused
 from cgpu_kube.pods import created_ns, has_running, is_over, is_tracked, node_of
@@ -24,8 +25,73 @@ _ANNOTATIONS = (
 )  # fmt: skip
 
 
+class _Resources(TypedDict, total=False):
+    limits: Any
+    requests: Any
+    claims: Any
+
+
+class _Container(TypedDict, total=False):
+    name: Any
+    resources: _Resources | None
+    restartPolicy: Any
+
+
+class _State(TypedDict, total=False):
+    running: Any
+
+
+class _ContainerStatus(TypedDict, total=False):
+    name: Any
+    state: _State | None
+
+
+class _Owner(TypedDict, total=False):
+    kind: Any
+    name: Any
+
+
+_Labels = TypedDict("_Labels", {keys.GPU_COUNT: Any}, total=False)  # type: ignore[misc]
+
+
+class _Meta(TypedDict, total=False):
+    name: Any
+    namespace: Any
+    uid: Any
+    resourceVersion: Any
+    creationTimestamp: Any
+    ownerReferences: list[_Owner] | None
+    labels: _Labels | None
+    annotations: Any
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: Any
+    resourceClaims: Any
+    initContainers: list[_Container] | None
+    containers: list[_Container] | None
+
+
+class _Status(TypedDict, total=False):
+    phase: Any
+    resourceClaimStatuses: Any
+    extendedResourceClaimStatus: Any
+    initContainerStatuses: list[_ContainerStatus] | None
+    containerStatuses: list[_ContainerStatus] | None
+
+
+class Sparse(TypedDict, total=False):
+    """The parts of a pod that kept() reads, for a decoder that passes the others over. A Status object, which a watch
+    may send instead, has a word for `status`."""
+
+    metadata: _Meta | None
+    spec: _Spec | None
+    status: _Status | str | None
+
+
 def kept(pod: Object) -> Object:
-    """The parts that count, to save memory: the spec of a pod is mostly text that does not."""
+    """The parts that count, to save memory: the spec of a pod is mostly text that does not, and any tenant can write a
+    MiB of it. What its author has written is of a pod that uses a GPU only."""
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     out: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
@@ -38,16 +104,26 @@ def kept(pod: Object) -> Object:
         # Only pods with claims need the names; init containers are kept in the same list.
         names = running(pod) if spec.get("resourceClaims") or "extendedResourceClaimStatus" in status else [""]
         out["status"]["containerStatuses"] = [{"name": name, "state": {"running": {}}} for name in names]
+    may_use = uses_gpu(pod) and (not is_over(pod) or has_running(pod))
+    counts = {MIRROR, *_ANNOTATIONS, *_ASKED, *_nv_keys(pod)} if may_use else {MIRROR}
+    # A longer text than the parsers take is refused by them.
     out["metadata"]["annotations"] = {
-        key: text
-        for key, text in (meta.get("annotations") or {}).items()
-        if key in (*_ANNOTATIONS, *_ASKED) or key.startswith(keys.NV_PREFIX)
+        key: text[: keys.TEXT_MAX + 1] for key, text in (meta.get("annotations") or {}).items() if key in counts
     }
     out["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == keys.GPU_COUNT}
-    fields = ("name", "resources", "restartPolicy") if uses_gpu(pod) else ("name",)
+    fields = ("name", "resources", "restartPolicy") if may_use else ("name",)
     for group in ("initContainers", "containers"):
-        out["spec"][group] = [{key: one[key] for key in fields if key in one} for one in spec.get(group) or []]
+        found = (spec.get(group) or []) if may_use else (spec.get(group) or [])[:CONTAINERS_MAX]
+        out["spec"][group] = [{key: one[key] for key in fields if key in one} for one in found]
     return out
+
+
+def _nv_keys(pod: Object) -> set[str]:
+    return {
+        f"{keys.NV_PREFIX}{one.get('name')}{suffix}"
+        for one in containers(pod)
+        for suffix in (keys.NV_LIMIT, keys.NV_REQUEST)
+    }
 
 
 def containers(pod: Object) -> list[Object]:

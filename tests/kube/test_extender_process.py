@@ -51,9 +51,9 @@ async def ready(
             await asyncio.sleep(0.1)
 
 
-def kib(pid: int) -> int:
+def kib(pid: int, what: str = "VmRSS") -> int:
     text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0])
+    return int(text.partition(f"{what}:")[2].split()[0])
 
 
 async def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
@@ -91,6 +91,31 @@ async def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
+
+
+async def test_large_pods_of_a_tenant_end_no_extender(tmp_path: Path) -> None:
+    """200 pods of 1 MiB, which ask for no GPU: the limit of the extender's container is 256 MiB."""
+
+    async with FakeApi() as server, aiohttp.ClientSession() as http:
+        server.put(NODES, our_node("n0", gpu(0, 15)))
+        for number in range(200):
+            found = pod(f"p{number}", container("main", None))
+            found["spec"]["containers"][0]["args"] = ["x" * (1 << 20)]
+            server.put(PODS, found)
+        port = free_port()
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *("extender", "--insecure", "--listen", f"127.0.0.1:{port}"),
+            *("--kubeconfig", str(kubeconfig(tmp_path, server.url))),
+        )
+        try:
+            await ready(http, f"http://127.0.0.1:{port}")
+            used = kib(process.pid, "VmHWM")
+            print(f"{used / 1024:.1f} MiB at most")
+            assert used <= MEMORY_MAX_KIB + (20 << 10)
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 async def test_clients_by_certificate_and_by_token(tmp_path: Path) -> None:

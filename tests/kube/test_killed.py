@@ -191,10 +191,11 @@ async def test_the_next_one_takes_over_after_both_have_ended(tmp_path: Path) -> 
 
 async def test_an_agent_that_grows_ends_alone(tmp_path: Path) -> None:
     """Under the container's limit, at which the kernel ends both. Here 70 MiB of annotations of its node's pods,
-    in one list."""
+    in one list, as if none were bounded."""
 
     limit = 112 << 20
-    async with standing(tmp_path, options={"memory-limit": str(limit)}) as world:
+    program = f"from cgpu_kube import api; api.PAGE_BYTES = 1 << 30; {Process.program}"
+    async with standing(tmp_path, options={"memory-limit": str(limit)}, program=program) as world:
         resource, first = world.kubelet.resources[GPU_MEM], world.agent_pid()
         assert prlimit(first, RLIMIT_DATA) == (64 << 20, 64 << 20) != prlimit(world.process.pid, RLIMIT_DATA)
         for number in range(10):
@@ -211,6 +212,24 @@ async def test_an_agent_that_grows_ends_alone(tmp_path: Path) -> None:
         await asyncio.sleep(2.0)
         assert world.kubelet.resources[GPU_MEM] is resource and world.kubelet.allocatable(GPU_MEM) == 94
         assert world.pss_mib() <= limit >> 20
+
+
+async def test_large_pods_of_a_tenant_end_no_agent(tmp_path: Path) -> None:
+    """40 MiB of pods that ask for no GPU, whose annotations are those that count for others."""
+
+    texts = {f"nvidia.com/container.c{number}.gpu-memory.limit": "x" * 5000 for number in range(50)}
+    limit = 112 << 20
+    async with standing(tmp_path, options={"memory-limit": str(limit)}) as world:
+        resource = world.kubelet.resources[GPU_MEM]
+        for number in range(40):
+            large = container(args=["x" * (1 << 20)])
+            world.pod(f"p{number}", large, annotations={**texts, keys.MEMORY: "x" * 5000})
+        pod = world.pod("z", container(mem=6), annotations=bound(0, 6))
+        following = await kill(world)  # it reads the list
+        await eventually(lambda: is_there(world), "it serves", START_S)
+        assert world.slots(await world.start(pod)) == [(0, 6043)], "it has read the last one"
+        assert world.agent_pid() == following and world.pss_mib() <= 80
+        assert world.kubelet.resources[GPU_MEM] is resource
 
 
 async def test_the_kernel_ends_the_agent_first(tmp_path: Path) -> None:

@@ -863,7 +863,7 @@ async def test_a_long_retry_after_is_not_the_end() -> None:
     class Api:
         answers = 0
 
-        async def get(self, _path: str) -> dict[str, Any]:
+        async def get(self, _path: str, _parts: object) -> dict[str, Any]:
             self.answers += 1
             if self.answers == 1:
                 raise ApiError(429, "TooManyRequests", "", 30.0)

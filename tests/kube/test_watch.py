@@ -83,6 +83,40 @@ async def test_a_list_of_many_pages_and_the_events_after_it() -> None:
             assert one.watcher.relists == 1
 
 
+async def test_a_page_has_no_more_objects_than_its_bytes_take() -> None:
+    """Pods of 1 MiB, which any tenant can make, among small ones."""
+
+    async with api_and_client() as (server, client):
+        for number in range(1000):
+            server.put("api/v1/pods", pod(f"p{number:04}", text="x" * (1 << 20 if 300 <= number < 330 else 10)))
+        pages = [items async for items, _ in client.pages(PODS)]
+        assert [one["metadata"]["name"] for page in pages for one in page] == [f"p{n:04}" for n in range(1000)]
+        assert max(len(json.dumps(page)) for page in pages) <= kube.PAGE_BYTES
+        assert len(pages[0]) == kube.PAGE and len(pages[-2]) > kube.PAGE / 4, "few requests where objects are small"
+        assert len(server.requests) < 60
+
+
+async def test_the_largest_object_of_a_list_and_of_a_watch() -> None:
+    """etcd takes 1.5 MiB, and the API server writes each < of it as six bytes."""
+
+    async with api_and_client() as (server, client):
+        server.put("api/v1/pods", pod("a", text="x" * (9 << 20)))
+        async with Following(client) as one:
+            server.put("api/v1/pods", pod("b", text="x" * (9 << 20)))
+            server.put("api/v1/pods", pod("c"))
+            await until(lambda: same(one.watcher, server))
+            assert one.watcher.relists == 1 and one.failures == []
+            assert (await client.get("/api/v1/namespaces/d/pods/b"))["metadata"]["name"] == "b"
+
+
+async def test_an_answer_that_is_too_long_is_a_sentence() -> None:
+    async with api_and_client() as (server, client):
+        server.put("api/v1/pods", pod("a", text="x" * (11 << 20)))
+        for path in (PODS, "/api/v1/namespaces/d/pods/a"):
+            with pytest.raises(kube.TooLong, match=rf"answer to GET {path} is longer than \d+ bytes"):
+                await (client.list(path) if path == PODS else client.get(path))
+
+
 @pytest.mark.parametrize("as_event", [True, False])
 async def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
     async with api_and_client() as (server, client):
