@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The API server: its address and credentials, and one request after another. Objects are plain JSON.
 
-Credentials of files (a pod's token, the kubelet's certificate) are read again when their file changes: both rotate.
+Credentials of files (a pod's token, the kubelet's certificate) are read again when their file changes: both rotate. So
+is a kubeconfig, into which an administrator writes a new token.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 import aiohttp
 import msgspec
 
+from cgpu_common import log
 from cgpu_kube.errors import KubeError
+from cgpu_kube.parts import OBJECT_MAX, WHOLE, Parts, Read, lines
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -31,33 +34,11 @@ JSON_PATCH = "application/json-patch+json"
 REQUEST_TIMEOUT_S = 15.0
 PAGE = 200  # objects of one answer to a list, at most
 PAGE_BYTES = 4 << 20  # of such an answer, which is in memory as a whole: any tenant can make pods of 1 MiB
-OBJECT_MAX = 10 << 20  # bytes of one: etcd's own limit is 1.5 MiB, and JSON has six bytes for a <
 CREDENTIALS = {"token", "tokenFile", "client-certificate", "client-certificate-data"}  # of a kubeconfig's user
 #: A dead connection is noticed after IDLE + COUNT x INTERVAL: the server's end may be gone without a packet.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 Object = dict[str, Any]
-Read = Callable[[bytes | bytearray], Any]
-
-
-class Parts:
-    """What is decoded of the objects of a collection: a TypedDict without the parts that do not count is a tenth of the
-    time and of the memory of the whole. PartialObjectMetadata, which the server would send, has no spec."""
-
-    def __init__(self, kind: Any = None) -> None:
-        """None: everything."""
-        self.read_page: Read = json.loads
-        self.read_event: Read = json.loads
-        self.read_one: Read = json.loads
-        if kind is not None:
-            page = TypedDict("page", {"metadata": Any, "items": list[kind] | None}, total=False)  # noqa: UP013
-            event = TypedDict("event", {"type": str, "object": kind}, total=False)  # noqa: UP013
-            self.read_page = msgspec.json.Decoder(page).decode
-            self.read_event = msgspec.json.Decoder(event).decode
-            self.read_one = msgspec.json.Decoder(kind).decode
-
-
-WHOLE = Parts()
 
 
 #: Errors of a request without a usable answer. TimeoutError is an OSError; before msgspec 0.20 its errors are no
@@ -111,6 +92,20 @@ class ApiError(KubeError):
 
 
 @dataclass(frozen=True)
+class Source:
+    """The kubeconfig of a Config, its context, and the file's inode and time of change."""
+
+    path: Path
+    context: str
+    stamp: tuple[int, int]
+
+    def now(self) -> Source:
+        """The file as it is now. Raises OSError."""
+        found = self.path.stat()
+        return replace(self, stamp=(found.st_ino, found.st_mtime_ns))
+
+
+@dataclass(frozen=True)
 class Config:
     """How to reach the API server. Paths are read at use; `token` is used if there is no `token_file`."""
 
@@ -123,6 +118,7 @@ class Config:
     key_file: Path | None = None
     insecure: bool = False
     namespace: str = "default"
+    source: Source | None = None
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Config:
@@ -163,6 +159,7 @@ def from_kubeconfig(path: Path, context: str = "") -> Config:
     import yaml  # costs 2 MiB, and a pod needs none
 
     try:
+        source = Source(path, context, (0, 0)).now()  # before its text: one that changes meanwhile is read again
         values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise NoConfig(f"{path}: {error.strerror}") from error
@@ -201,6 +198,7 @@ def from_kubeconfig(path: Path, context: str = "") -> Config:
         key,
         bool(cluster.get("insecure-skip-tls-verify")),
         str(chosen.get("namespace") or "default"),
+        source,
     )
 
 
@@ -258,11 +256,13 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
         self._ssl_of: tuple[float, ...] = ()
+        self._source = config.source  # as it was read last
 
     @property
     def token_ends(self) -> int:
         """When the token of a kubeconfig ends, which an administrator renews; 0: it has none, or no end. Of a pod's
         token the kubelet makes a new one."""
+        self._renew()
         return 0 if self.config.token_file is not None else end_of_token(self.config.token)
 
     async def __aenter__(self) -> Self:
@@ -274,6 +274,21 @@ class Client:
         if self._session is not None:
             await self._session.close()
         self._session = None
+
+    def _renew(self) -> None:
+        """Read a kubeconfig again that has changed. What it said before counts until it is whole."""
+        try:
+            if self._source is None or (now := self._source.now()) == self._source:
+                return
+        except OSError:
+            return  # it is being replaced
+        self._source = now
+        try:
+            self.config, self._ssl_of = from_kubeconfig(now.path, now.context), ()
+        except NoConfig as error:
+            log.get().warning("the kubeconfig cannot be read again", reason=str(error))
+        else:
+            log.get().info("the kubeconfig was read again", file=str(now.path))
 
     def _tls(self) -> ssl.SSLContext | bool:
         """A context of the files as they are now."""
@@ -319,6 +334,7 @@ class Client:
     def _send(self, method: str, path: str, params: Mapping[str, str], body: Any, kind: str, read_s: float) -> Any:
         if self._session is None:
             raise Unreachable("the client is closed")
+        self._renew()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=read_s)
         return self._session.request(
             method,
@@ -444,7 +460,7 @@ class Client:
             async with self._send("GET", path, query, None, "", timeout_s + REQUEST_TIMEOUT_S) as answer:
                 await _check(answer)
                 yield "OPEN", {}
-                async for line in _lines(answer):
+                async for line in lines(answer.content.iter_any()):
                     event = parts.read_event(line)
                     found = event.get("object") or {}
                     if event.get("type") == "ERROR":
@@ -453,23 +469,6 @@ class Client:
                     yield str(event.get("type")), found
         except _NO_ANSWER as error:
             raise self._unreachable(error) from error
-
-
-async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytearray]:
-    """Complete lines only: the rest of a stream that broke off is no event."""
-    line = bytearray()
-    async for chunk in answer.content.iter_any():
-        start = 0
-        while start < len(chunk):
-            end = chunk.find(b"\n", start)
-            line += chunk[start : end if end >= 0 else len(chunk)]
-            if len(line) > OBJECT_MAX:
-                raise ValueError(f"a watch event is longer than {OBJECT_MAX} bytes")
-            if end < 0:
-                break
-            if line.strip():
-                yield line
-            line, start = bytearray(), end + 1
 
 
 def _api_error(status: int, found: Object, retry_after_s: float | None = None) -> ApiError:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cgpu_common import log
-from cgpu_kube.api import WHOLE, ApiError, Client, Object, Parts, Unreachable
+from cgpu_kube.api import ApiError, Client, Object, Unreachable
 from cgpu_kube.errors import KubeError
 from cgpu_kube.mirror import Change, Key, Mirror, key_of, version_of
+from cgpu_kube.parts import WHOLE, Parts
 
 RELIST_S = 600.0
 WATCH_S = 300  # of one watch; the server then ends it

@@ -24,13 +24,14 @@ from cgpu_common import log
 from cgpu_common.versions import package_version
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods
-from cgpu_kube.api import MERGE, ApiError, Client, Object, Parts
+from cgpu_kube.api import MERGE, ApiError, Client, Object
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender import metrics, preempt, protocol
 from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.binder import Binder
 from cgpu_kube.extender.lease import Lease, Times
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
+from cgpu_kube.parts import Parts
 from cgpu_kube.watch import Watcher
 
 T = TypeVar("T")

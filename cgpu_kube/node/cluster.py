@@ -12,9 +12,10 @@ from typing import Any
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
 from cgpu_kube.annotations import NodeGpus
-from cgpu_kube.api import MERGE, STRATEGIC, ApiError, Client, Object, Parts, Unreachable
+from cgpu_kube.api import MERGE, STRATEGIC, ApiError, Client, Object, Unreachable
 from cgpu_kube.errors import BadAnnotation
 from cgpu_kube.node import claims, podview
+from cgpu_kube.parts import Parts
 from cgpu_kube.watch import Watcher
 
 NODES = "/api/v1/nodes"

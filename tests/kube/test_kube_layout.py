@@ -24,8 +24,8 @@ LAYERS = {
         cgpu_kube.installer cgpu_kube.installer.plan
     """,
     "outside": """
-        cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
-        cgpu_kube.extender.listener
+        cgpu_kube.parts cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access
+        cgpu_kube.extender.lease cgpu_kube.extender.listener
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.keeper cgpu_kube.node.kubelet cgpu_kube.node.daemon
         cgpu_kube.node.modefile cgpu_kube.node.turn cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
         cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.node.unasked cgpu_kube.node.cleaner

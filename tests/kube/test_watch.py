@@ -405,6 +405,38 @@ async def test_a_token_that_rotates_is_read_again(tmp_path: Path) -> None:
             await client.get(PODS)
 
 
+async def test_a_kubeconfig_with_a_new_token_is_read_again(tmp_path: Path) -> None:
+    """As deploy/kubernetes/node-kubeconfig writes one: into the file, or a new file in its place."""
+
+    def written(token: str) -> str:
+        user = {"name": "u", "user": {"token": token}}
+        cluster = {"name": "k", "cluster": {"server": server.url}}
+        context = {"name": "c", "context": {"cluster": "k", "user": "u"}}
+        return json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]})
+
+    path = tmp_path / "config"
+    async with api_and_client() as (server, _client):
+        server.token = ends = "x.eyJleHAiOiAyMDAwMDAwMDAwfQ.y"
+        path.write_text(written("first"))
+        async with kube.Client(kube.load(path)) as client:
+            with pytest.raises(kube.ApiError, match="Unauthorized"):
+                await client.get(PODS)
+            assert client.token_ends == 0
+            path.write_text(written(ends)[:20])
+            with pytest.raises(kube.ApiError, match="Unauthorized"):
+                await client.get(PODS)  # it is not whole yet
+            path.write_text(written(ends))
+            assert client.token_ends == 2000000000
+            await client.get(PODS)
+            server.token = "third"
+            path.unlink()
+            with pytest.raises(kube.ApiError, match="Unauthorized"):
+                await client.get(PODS)
+            (tmp_path / "new").write_text(written("third"))
+            (tmp_path / "new").rename(path)
+            await client.get(PODS)
+
+
 async def test_a_missing_certificate_is_a_sentence(tmp_path: Path) -> None:
     async with kube.Client(kube.Config("https://127.0.0.1:1", ca_file=tmp_path / "none")) as client:
         with pytest.raises(kube.NoConfig, match="certificates cannot be read"):
