@@ -134,7 +134,7 @@ def test_what_breaks_off_can_be_removed(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
-@pytest.mark.parametrize("other", ["usr/src/cgpu-0.0.9/dkms.conf", "usr/local/bin/cgpu-smi"])
+@pytest.mark.parametrize("other", ["usr/src/cgpu-0.0.9/dkms.conf", "usr/local/bin/cgpu-smi", "usr/bin/cgpud"])
 def test_what_is_another_ones_is_left_to_it(tmp_path: Path, other: str) -> None:
     top = some_machine(tmp_path)
     (top / other).mkdir(parents=True)
@@ -180,17 +180,27 @@ def test_beside_the_packages_it_is_refused() -> None:
 
 
 def test_the_packages_are_refused_beside_it() -> None:
-    debs = " ".join(str(path) for path in (REPO / "build/deb").glob(f"cgpu-dkms_{VERSION}_*.deb"))
+    """Each alone, also beside another prefix; and they are there one after the other, and again."""
+    daemon = str(REPO / f"build/deb/cgpu_{VERSION}_amd64.deb")
+    dkms = str(REPO / f"build/deb/cgpu-dkms_{VERSION}_all.deb")
     with Box() as box:
         box.must("scripts/install install")
         before = box.tree()
-        done = box.run(f"dpkg -i {debs}")
+        done = box.run(f"dpkg -i {dkms}")
         assert done.returncode != 0
         assert f"cgpu-dkms: /usr/src/cgpu-{VERSION} is there already, of make install" in done.stdout
+        manifest = "/usr/local/lib/cgpu/MANIFEST"  # without it as with another prefix
+        for command, path in (("true", manifest), (f"mv {manifest} /tmp", f"/usr/src/cgpu-{VERSION}/dkms.conf")):
+            box.must(command)
+            done = box.run(f"dpkg -i {daemon}")
+            assert done.returncode != 0
+            assert f"cgpu: {path} is there already, of make install or the node installer" in done.stdout
+        box.must(f"mv /tmp/MANIFEST {manifest}")
         assert box.tree() == before
         box.must("scripts/install uninstall")
-        box.must(f"dpkg -i {debs}")
-        box.must(f"dpkg -i {debs}")
+        box.must(f"dpkg -i {dkms}")
+        box.must(f"dpkg -i {dkms}")
+        box.must(f"dpkg --unpack {daemon}")
 
 
 def test_a_newer_tree_removes_the_older_installation() -> None:

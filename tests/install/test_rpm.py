@@ -104,10 +104,17 @@ def test_nothing_is_left(on: Installed) -> None:
 
 
 def test_units_enabled_by_hand_go_with_the_package() -> None:
-    """In a box of its own, without the modules."""
-    daemon = RPMS.split()[0]
+    """In a box of its own, without the modules. Before, the packages are refused beside `make install`."""
+    daemon, dkms = RPMS.split()
     with Box() as box:
-        box.must(f"mkdir -p /var/lib/rpm && rpm {DB} --initdb && rpm {DB} -i --nodeps {daemon}")
+        box.must(f"mkdir -p /var/lib/rpm && rpm {DB} --initdb")
+        for package, path in ((daemon, "/usr/local/lib/cgpu/MANIFEST"), (dkms, "/usr/src/cgpu-0.0.9/dkms.conf")):
+            box.must(f"mkdir -p {path.rpartition('/')[0]} && touch {path}")
+            done = box.run(f"rpm {DB} -i --nodeps {package}")
+            assert done.returncode != 0 and f"{path} is there already, of make install" in done.stdout
+            box.must(f"rm {path}")
+        box.must(f"test ! -e /usr/bin/cgpud && test ! -e /usr/src/cgpu-{VERSION}")
+        box.must(f"rpm {DB} -i --nodeps {daemon}")
         box.check_units_by_hand(
             unit="/usr/lib/systemd/system/cgpu-kube.service",
             update=f"rpm {DB} -U --force --nodeps {daemon}",
