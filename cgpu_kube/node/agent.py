@@ -452,6 +452,7 @@ class Agent(Counting):
         known = keys.parse(podview.of_scheduler(pod)) is not None
         if not known and len(self.gpus) > 1:  # a scheduler may have written it since
             pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True) or pod
+            check_pod(subject, pod, self.settings.node)  # it may have been made again under its name
             known = keys.parse(podview.of_scheduler(pod)) is not None
         highprio = podview.wants_high_priority(pod)
         if highprio:

@@ -153,7 +153,7 @@ def by_count(
         )
     need = PodNeed((Need(subject.container, sum(counted.values()), sum(core.values())),))
     mine = need.containers[0]
-    chosen = _by_kubelet(subject, need, gpus, counted)
+    chosen = _by_kubelet(subject, need, mine, gpus, counted)
     if offer.mode in WHOLE_MODES:
         return _whole(subject, need, mine, offer, chosen)
     if mine.core:
@@ -210,7 +210,7 @@ def _choose(
     given = podview.of_scheduler(pod)
     allocation = parse_annotations(given)
     if allocation is None:
-        return _by_kubelet(subject, need, gpus, counted)
+        return _by_kubelet(subject, need, mine, gpus, counted)
     found = pods.gpus_of({**pod, "metadata": {**pod["metadata"], "annotations": given}}, need)
     if found is None or mine.name not in found:
         raise Refused(
@@ -244,10 +244,17 @@ def _usable(gpu: HostGpu) -> HostGpu:
     return gpu
 
 
-def _by_kubelet(subject: Subject, need: PodNeed, gpus: Sequence[HostGpu], counted: Counted | None) -> list[HostGpu]:
+def _by_kubelet(
+    subject: Subject, need: PodNeed, mine: Need, gpus: Sequence[HostGpu], counted: Counted | None
+) -> list[HostGpu]:
     """Without a scheduler's choice: the only GPU, or those whose devices the kubelet has counted for the container."""
     if not gpus:
         raise Refused("this node has no GPU that cgpu_km or NVML knows of")
+    if counted and not need.names and sum(counted.values()) != mine.units * need.gpus:
+        raise Refused(
+            f"{subject} asks for {mine.units * need.gpus} of {GPU_MEM}, and the kubelet has counted "
+            f"{sum(counted.values())} for a container of these names: it may be of an earlier pod; it is tried again"
+        )
     if need.gpus == 1 and len(gpus) == 1:
         return [_usable(gpus[0])]
     if not counted:

@@ -949,6 +949,30 @@ async def test_a_late_annotation_is_read(world: World) -> None:
         assert world.slots(await world.start(pod)) == [(1, 6116)]
 
 
+async def test_a_pod_made_again_between_two_reads_gives_no_amount(world: World) -> None:
+    """Deleted by force, and made again under its name with more units, while its container starts."""
+
+    async with world.running():
+        await ready(world)
+        world.api.fault = lambda kind, found: [(30.0, kind, found)]
+        pod = world.pod("p", container(mem=6))
+        world.agent.cluster.pods.put(json.loads(json.dumps(pod)))
+        world.api.remove(PODS, "team", "p")
+        world.pod("p", container(mem=60), annotations=bound(1, 60))
+        assert "pod team/p is another one now" in await world.refused(pod)
+
+
+async def test_what_the_kubelet_has_counted_for_another_pod_of_the_name_is_refused(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6))
+        env = await world.allocate(pod, "main")
+        world.api.put(PODS, {**pod, "spec": {**pod["spec"], "containers": [container(mem=60)]}})
+        await asyncio.sleep(0.3)
+        reply = await world.prepare(world.bundle(pod, "main", env))
+        assert "asks for 60 of aliyun.com/gpu-mem, and the kubelet has counted 6 for a container" in reply["error"]
+
+
 # ---- pods that are deleted before their containers have ended ----
 
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
