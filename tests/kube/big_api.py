@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """python big_api.py PORT: an API server of a large cluster, in a process of its own. Pods are made of one recorded
-pod's text when they are asked for, so that it has none in memory; 1,000 updates a second once a file says so."""
+pod's text when they are asked for, so that it has none in memory; 1,000 updates a second once a file says so, of which
+every tenth ends a pod or starts one."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from cgpu_kube import annotations as notes
 NODES, GPUS, PODS = 1000, 8, 20  # pods of a GPU
 COUNT = NODES * GPUS * PODS
 PER_S = 1000
-UID, NAME, NODE, GPU, VERSION = "@uid@", "@name@", "@node@", "@gpu@", "@version@"
+UID, NAME, NODE, GPU, VERSION, PHASE = "@uid@", "@name@", "@node@", "@gpu@", "@version@", "@phase@"
 
 
 def template() -> str:
@@ -41,17 +43,17 @@ def template() -> str:
         }
     ]
     found["status"] = {
-        "phase": "Running",
+        "phase": PHASE,
         "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "x"}}}],
     }
     return json.dumps(found)
 
 
 #: The template in pieces: what is between two marks, and the marks.
-PIECES = re.split(f"({'|'.join((UID, NAME, NODE, GPU, VERSION))})", template())
+PIECES = re.split(f"({'|'.join((UID, NAME, NODE, GPU, VERSION, PHASE))})", template())
 
 
-def pod(number: int, version: int) -> str:
+def pod(number: int, version: int, phase: str = "Running") -> str:
     node, rest = number % NODES, number // NODES
     values = {
         UID: f"00000000-0000-0000-0000-{number:012d}",
@@ -59,17 +61,28 @@ def pod(number: int, version: int) -> str:
         NODE: f"node-{node:04d}",
         GPU: str(rest % GPUS),
         VERSION: str(version),
+        PHASE: phase,
     }
     return "".join([values.get(piece, piece) for piece in PIECES])
+
+
+def update(number: int) -> str:
+    """Of a pod that runs; of twenty the last two end one and start it again."""
+    last = number % 20 == 19
+    found = pod((number - last) * 7919 % COUNT, 100 + number, "Succeeded" if number % 20 == 18 else "Running")
+    return f'{{"type": "MODIFIED", "object": {found}}}\n'
 
 
 class Server:
     def __init__(self, go: Path) -> None:
         self.go = go
         self.fresh: dict[str, Any] = {}
+        self.sent = 0  # updates
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         path = request.path
+        if path == "/sent":
+            return web.json_response(self.sent)
         if request.query.get("watch"):
             return await self.watch(request)
         if path == "/api/v1/nodes":
@@ -96,17 +109,17 @@ class Server:
     async def watch(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
-        sent = 0
+        while request.path != "/api/v1/pods" or not self.go.exists():
+            await asyncio.sleep(0.05)
+        began = time.monotonic()
         while True:
             await asyncio.sleep(0.05)
-            if request.path != "/api/v1/pods" or not self.go.exists():
-                continue
-            lines = [
-                f'{{"type": "MODIFIED", "object": {pod((sent + i) * 7919 % COUNT, 100 + sent + i)}}}\n'
-                for i in range(PER_S // 20)
-            ]
-            sent += len(lines)
-            await answer.write("".join(lines).encode())
+            end = int((time.monotonic() - began) * PER_S)
+            try:
+                await answer.write("".join(map(update, range(self.sent, end))).encode())
+            except ConnectionError:
+                return answer
+            self.sent = end
 
 
 def main() -> None:
