@@ -72,7 +72,7 @@ static u32 hold_all(struct exported_buf *c, struct ckm_call *call, u32 client, c
 	return status;
 }
 
-/* Only the fd that the driver made in this call names the dma-buf yet, and call->dmabuf
+/* At most the fd that the driver made in this call names the dma-buf yet, and call->dmabuf
  * is a reference: the old release cannot have run.
  */
 static void hook_release(struct exported_buf *c, struct dma_buf *buf)
@@ -122,7 +122,10 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 					   original(call, PROBE_EXPORT));
 		call->dmabuf_wanted = false;
 	}
-	if (status == NV_OK && call->dmabuf) {
+	/* Also where no fd could be made: the driver has the memory until the release, which the last
+	 * fput() leaves to this task's return to user mode.
+	 */
+	if (call->dmabuf) {
 		hook_release(c, call->dmabuf);
 		c = NULL;
 	} else if (status == NV_OK) {

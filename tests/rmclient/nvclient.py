@@ -498,15 +498,22 @@ class Gpu:
         """A fresh file of the GPU's node, not registered."""
         return Node(f"nvidia{self.minor}", self.rm.directory)
 
-    def export_dmabuf(self, *memory: int, size: int, fd: int = -1, client: int = 0) -> tuple[int, int]:
-        """Memory as a dma-buf: (status, its fd)."""
+    def registered_node(self) -> Node:
+        """A fresh file of the GPU's node."""
+        node = self.open_node()
+        node.register(self.rm.ctl)
+        return node
+
+    def export_dmabuf(
+        self, *memory: int, size: int, fd: int = -1, client: int = 0, node: Node | None = None
+    ) -> tuple[int, int]:
+        """Memory as a dma-buf, by a registered node that stays open, or one for this call: (status, its fd)."""
         layout = of_branch("ExportDmabuf", self.rm.branch)
         arg = layout(fd, client or self.rm.handle, len(memory), len(memory), 0, size * len(memory))
         for at, handle in enumerate(memory):
             arg.handles[at], arg.sizes[at] = handle, size
-        with self.open_node() as node:
-            node.register(self.rm.ctl)
-            node.call(ESC_EXPORT_TO_DMABUF_FD, arg)
+        with contextlib.nullcontext(node) if node else self.registered_node() as one:
+            one.call(ESC_EXPORT_TO_DMABUF_FD, arg)
         return arg.status, arg.fd
 
     def control(self, cmd: int, params=None) -> tuple[int, bytes]:

@@ -3,6 +3,7 @@
  * Memory as a dma-buf (nv-dmabuf.c): it lives as long as the dma-buf, accepts no attachment and is
  * made in one call.
  */
+#include <linux/delay.h>
 #include <linux/dma-buf.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -36,6 +37,8 @@ static void put_exported(struct exported *e)
 
 static void exported_release(struct dma_buf *buf)
 {
+	if (nvsim.close_ms > 0)
+		msleep(nvsim.close_ms);
 	put_exported(buf->priv);
 }
 

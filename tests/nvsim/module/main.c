@@ -52,7 +52,7 @@ NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");
 NVSIM_PARAM(ctx_ms, int, 0644, "a channel group takes this long to make, with no lock held");
 NVSIM_PARAM(missing_ms, int, 0644, "a kernel module's DISABLE_CHANNELS begins so late, and ends so late again if a channel is not there, with no lock held");
 NVSIM_PARAM(unmap_ms, int, 0644, "RM_FREE and RM_UNMAP_MEMORY of a process begin so late, with no lock held");
-NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this long after its mapping began to go");
+NVSIM_PARAM(close_ms, int, 0644, "a managed range or a dma-buf gives its memory back this long after it began to go");
 NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
 NVSIM_RULE(launch_ns, 0644, "what a launch takes besides its waves");
 NVSIM_RULE(wave_ns, 0644, "what a wave of sm_count CTAs takes");

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,30 @@ def test_onto_a_new_one_only(box: Box, gpu: nv.Gpu):
     os.close(fd)
     gpu.free(memory)
     assert box.used == 0
+
+
+def test_one_that_gets_no_fd(box: Box, gpu: nv.Gpu, personality: Callable[..., None]):
+    """The driver gives its memory back when the task returns to user mode, which it may do late. Until then it is charged."""
+    seen: list[int] = []
+    _, memory = gpu.alloc_vidmem(32 * MIB)
+    before = fb_used() - 32 * MIB
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    personality(close_ms=1500)
+    node = gpu.rm.hold(gpu.registered_node())
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    thread = threading.Thread(target=lambda: seen.append(gpu.export_dmabuf(memory, size=32 * MIB, node=node)[0]))
+    try:
+        thread.start()
+        time.sleep(0.5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert gpu.free(memory) == 0
+    assert (fb_used() - before, box.used) == (32 * MIB, 32 * MIB)
+    assert gpu.alloc_vidmem(33 * MIB)[0] == nv.NV_ERR_NO_MEMORY
+    thread.join()
+    assert seen != [0]
+    until(lambda: (fb_used() - before, box.used) == (0, 0))
 
 
 def test_system_memory_costs_nothing(box: Box, gpu: nv.Gpu):
