@@ -291,17 +291,23 @@ void ckm_exports_drop(struct ckm_container *ct, struct ckm_backing *backing)
 
 /* ---- import ---- */
 
+#define HANDLE_TRIES	64	/* the tenant may have objects of its own at any number of these handles */
+
 /* If the tenant leaves the handle to the driver, choose it here: the driver would
- * return it in user memory only, which the tenant can change.
+ * return it in user memory only, which the tenant can change. 0: there was none among
+ * the next HANDLE_TRIES; a later call goes on behind these.
  */
 static u32 choose_handle(struct transfer *t)
 {
-	u32 handle = NV_OUR_HANDLES + (u32)atomic_inc_return(&t->ct->handles) % NV_OUR_HANDLES_SPAN;
+	u32 tries, handle;
 
 	lockdep_assert_held(&t->ct->rm_lock);
-	while (ckm_obj_find_locked(t->ct, t->client, handle))
-		handle = NV_OUR_HANDLES + (handle - NV_OUR_HANDLES + 1) % NV_OUR_HANDLES_SPAN;
-	return handle;
+	for (tries = 0; tries < HANDLE_TRIES; tries++) {
+		handle = NV_OUR_HANDLES + ++t->ct->handles % NV_OUR_HANDLES_SPAN;
+		if (!ckm_obj_find_locked(t->ct, t->client, handle))
+			return handle;
+	}
+	return 0;
 }
 
 /* A reference to the exported memory. Memory of another container is charged here as
@@ -338,14 +344,19 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);
 	if (!obj)
 		return NV_ERR_RESOURCES;
+	if (!obj->core.hobject)
+		obj->core.hobject = choose_handle(t);
+	if (!obj->core.hobject) {
+		ckm_call_denied(t->rc->call, "no free handle among the next ones, class", e->cls);
+		ckm_obj_free(obj);
+		return NV_ERR_RESOURCES;
+	}
 	if (e->mem)
 		mem = charged_locked(t, e);
 	if (IS_ERR(mem)) {
 		ckm_obj_free(obj);
 		return NV_ERR_NO_MEMORY;
 	}
-	if (!obj->core.hobject)
-		obj->core.hobject = choose_handle(t);
 	put32(params(t), at, obj->core.hobject);
 	ret = ckm_obj_add_locked(t->ct, &obj->core, t->parent);
 	if (ret) {

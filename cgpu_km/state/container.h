@@ -62,6 +62,8 @@ struct ckm_slot {
 	struct mutex enable_lock;	/* held by the one call that waits for a freeze */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
+	u32 unmeasured[CGPU_ENGINES];	/* gpu->lock; contexts made while their size was not known */
+	bool unmeasured_said;		/* gpu->lock; the kernel log has a line */
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
 	const void *uvm_device;		/* ct->rm_lock; what nvidia-uvm calls the GPU (uvm_charge.c); compared */
@@ -118,7 +120,7 @@ struct ckm_container {
 	struct workqueue_struct *ends;	/* @fronts_end, @end: behind no recount */
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;
-	atomic_t handles;		/* last one that this module chose (rm_export.c) */
+	u32 handles;			/* rm_lock; the last that this module chose or tried (rm_export.c) */
 	struct ratelimit_state said, limits, alarms;	/* of ckm_say(), ckm_say_limit(), ckm_alarm() */
 	struct list_head fronts;	/* fronts_lock of front_file.c; ckm_front.node */
 	struct work_struct fronts_end;	/* queued once, when it is destroyed */

@@ -16,7 +16,7 @@ from slicebox import nvclient as nv
 pytestmark = pytest.mark.attached
 
 EXPORT_ONE, IMPORT_ONE, EXPORT_INFO, EXPORT_LIST, IMPORT_LIST = 0x3D05, 0x3D06, 0x3D08, 0x3D0B, 0x3D0C
-INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE = 0x3B, 0x56, 0x57, 0x19
+INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE, NO_RESOURCES = 0x3B, 0x56, 0x57, 0x19, 0x1A
 
 
 @pytest.fixture
@@ -257,6 +257,22 @@ def test_lists_with_holes(box: Box, gpu: nv.Gpu):
         carrier.close()
         assert gpu.free(handles[0]) == 0
         assert gpu.free(handles[2]) == 0
+
+
+def test_handles_that_a_tenant_takes_first(box: Box, gpu: nv.Gpu):
+    """An import looks at 64 of the handles that the module may choose, however many have objects; the next goes on."""
+    our_handles, taken = 0xB6700000, 600
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    for n in range(taken):
+        assert gpu.rm.dup(gpu.device, gpu.rm.handle, memory, our_handles + n) == (0, our_handles + n)
+    with nv.Ctl(box.dev) as carrier:
+        assert export(gpu, memory, carrier.fd) == 0
+        imports = [take(gpu, carrier.fd) for _ in range(taken // 64 + 2)]
+        refused = [status for status, _ in imports if status]
+        assert set(refused) == {NO_RESOURCES}
+        assert taken // 64 - 1 <= len(refused) <= taken // 64 + 1
+        assert imports[-1][1] >= our_handles + taken
+        assert box.used == 2 * MIB
 
 
 @pytest.mark.checked
