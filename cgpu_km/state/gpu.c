@@ -120,7 +120,9 @@ u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine)
 void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 bytes)
 {
 	spin_lock(&gpu->lock);
-	if (!gpu->context_bytes[engine] || bytes < gpu->context_bytes[engine])
+	if (!bytes)
+		gpu->context_is_free[engine] = gpu->arch >= NV_ARCH_GA100;
+	else if (!gpu->context_bytes[engine] || bytes < gpu->context_bytes[engine])
 		gpu->context_bytes[engine] = bytes;
 	spin_unlock(&gpu->lock);
 }

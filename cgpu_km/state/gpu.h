@@ -106,6 +106,7 @@ struct ckm_gpu {
 	u64 ended_bytes;		/* lock; of it, charges of containers that are gone from @slot */
 	u64 ended_quota[CGPU_QUOTAS];	/* lock; and what they have of @quota */
 	u64 context_bytes[CGPU_ENGINES];	/* lock; measured size of a context, 0: not measured */
+	bool context_is_free[CGPU_ENGINES];	/* lock; one was made alone, and the free memory did not decrease */
 	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
 	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
 	atomic_t mem_ops_inflight, mem_ops_seq;
@@ -167,7 +168,8 @@ bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
  */
 u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine);
 /* Record @bytes as the measured size of a context. The minimum is kept, so memory taken
- * by others during one measurement does not remain in it. Takes gpu->lock.
+ * by others during one measurement does not remain in it. 0: the free memory did not decrease.
+ * Takes gpu->lock.
  */
 void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 bytes);
 

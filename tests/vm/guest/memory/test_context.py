@@ -50,6 +50,31 @@ def group(gpu: nv.Gpu, space: nv.Space, engine: int = nv.ENGINE_GR0) -> tuple[in
     return gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=engine))
 
 
+@pytest.fixture
+def many(ampere: None) -> Iterator[Box]:
+    with clean_box(next(NAMES), 2048) as box:
+        yield box
+
+
+def test_contexts_of_which_none_can_be_measured(many: Box):
+    """Any other call at the same time makes a measurement void: a bomb of contexts is charged more than it takes."""
+    assert stat("context_bytes") == RESERVE_MIB * MIB, "none was measured"
+    before, count = fb_used(), 10
+    with contextlib.ExitStack() as held, slow(ctx_ms=1000):
+        spaces = [held.enter_context(many.client()).gpu(0) for _ in range(count)]
+        spaces = [(gpu, gpu.space()) for gpu in spaces]
+        tables = many.used
+        threads = [threading.Thread(target=group, args=one) for one in spaces]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert stat("context_bytes") == RESERVE_MIB * MIB, "none could be measured"
+        assert fb_used() - before >= count * CTX_MIB * MIB
+        assert many.used - tables == (4 * RESERVE_MIB + (count - 4) * 128) * MIB
+    until(lambda: many.used == 0)
+
+
 def test_what_a_context_takes_is_learnt_when_its_group_is_made(box: Box, gpu: nv.Gpu):
     """No call returns the size: the first context is measured and its charge corrected; the next is charged at once."""
     space, card = gpu.space(), fb_used()
