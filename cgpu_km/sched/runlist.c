@@ -189,34 +189,72 @@ static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
 			      gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list));
 }
 
-/* Fallback if the driver refused the list of @count channels of @snap from @from on: one call per
- * channel, so that a channel that was freed meanwhile does not keep the others from being frozen
- * or thawed. Returns the status of the latest failure, or NV_OK. @some becomes true if a call
- * succeeded, or may have.
- */
-static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapshot *snap, u32 from,
-			 u32 count, bool freeze, bool *some)
+/* Remove from @snap what the slot has no more, from @at on. Both are in the order of sequence numbers. */
+static void snapshot_drop_ended(struct ckm_gpu *gpu, u32 sched_id, struct snapshot *snap, u32 at)
 {
-	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
-	u32 failure = one ? NV_OK : NV_ERR_NO_MEMORY;
-	u32 i, status;
+	u32 from = at, to = at;
+	const struct ckm_obj *obj;
+	struct ckm_slot *slot;
 
-	/* The refused call may have named some before the one that it was refused for. */
-	*some |= !one;
-	for (i = from; one && i < from + count; i++) {
-		one->disable = freeze;
-		one->count = 1;
-		one->client[0] = snap->list[i].client;
-		one->channel[0] = snap->list[i].object;
-		status = disable_channels(gpu, one);
-		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
-			forget_channel(gpu, sched_id, snap->list[i].seq);
-		else if (status != NV_OK)
-			failure = status;
-		else
-			*some = true;
+	spin_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		list_for_each_entry(obj, &slot->channels, sched) {
+			while (from < snap->count && snap->list[from].seq < obj->seq)
+				from++;
+			if (from == snap->count)
+				break;
+			if (snap->list[from].seq == obj->seq)
+				snap->list[to++] = snap->list[from++];
+		}
+	spin_unlock(&gpu->lock);
+	snap->count = to;
+}
+
+/* Freeze or thaw @count channels of @snap from @at on, by one call. */
+static u32 freeze_list(struct ckm_gpu *gpu, struct disable_channels *list,
+		       const struct snapshot *snap, u32 at, u32 count, bool freeze)
+{
+	u32 i;
+
+	list->disable = freeze;
+	list->count = count;
+	for (i = 0; i < count; i++) {
+		list->client[i] = snap->list[at + i].client;
+		list->channel[i] = snap->list[at + i].object;
 	}
-	kfree(one);
+	return disable_channels(gpu, list);
+}
+
+/* The driver refuses a list for one channel that was freed since the snapshot. What the slot has no more is
+ * left out then, and the rest goes in halves down to the channel that is refused alone: six calls for
+ * it, and as many until lists are full again. It is forgotten if the driver has it no more.
+ *
+ * Returns the status of the latest failure, or NV_OK. @some becomes true if a call succeeded.
+ */
+static u32 freeze_snapshot(struct ckm_gpu *gpu, u32 sched_id, struct snapshot *snap,
+			   struct disable_channels *list, bool freeze, bool *some)
+{
+	u32 most = NV2080_DISABLE_CHANNELS_MAX, failure = NV_OK, at = 0, count, status;
+
+	while (at < snap->count) {
+		count = min(snap->count - at, most);
+		status = freeze_list(gpu, list, snap, at, count, freeze);
+		if (status != NV_OK && count > 1) {
+			snapshot_drop_ended(gpu, sched_id, snap, at);
+			most = count / 2;
+			continue;
+		}
+		if (status == NV_OK) {
+			*some = true;
+			most = min_t(u32, 2 * most, NV2080_DISABLE_CHANNELS_MAX);
+		} else if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT) {
+			forget_channel(gpu, sched_id, snap->list[at].seq);
+		} else {
+			failure = status;
+		}
+		at += count;
+	}
 	return failure;
 }
 
@@ -226,22 +264,10 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	struct snapshot *snap = take_snapshot(gpu, sched_id, filter);
-	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
-	u32 at, count, i;
+	u32 failure = NV_ERR_NO_MEMORY;
 
-	for (at = 0; list && snap && at < snap->count; at += count) {
-		count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
-		list->disable = freeze;
-		list->count = count;
-		for (i = 0; i < count; i++) {
-			list->client[i] = snap->list[at + i].client;
-			list->channel[i] = snap->list[at + i].object;
-		}
-		if (disable_channels(gpu, list) != NV_OK)
-			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze, some) ?: failure;
-		else
-			*some = true;
-	}
+	if (list && snap)
+		failure = freeze_snapshot(gpu, sched_id, snap, list, freeze, some);
 	kvfree(snap);
 	kfree(list);
 	if (failure != NV_OK)

@@ -72,13 +72,20 @@ def test_time_by_a_handle_that_is_made_again(neighbour: nv.Gpu, weighted: None, 
     with Box(next(NAMES), 2048) as box, box.client() as client:
         group = client.gpu(0).space().group()
         group.channel()  # the group stays enabled
+        ends = group.channel()
         channel = group.channel(handle=0xC4A1)
         personality(missing_ms=late_ms)
         begin = time.monotonic()
-        (box.proc / "weight").write_text("0\n")  # the list of both channels, then a call for each
-        time.sleep(late_ms / 4000)
+
+        def wait_until(calls: float) -> None:
+            time.sleep(max(0.0, begin + calls * late_ms / 1000 - time.monotonic()))
+
+        (box.proc / "weight").write_text("0\n")  # the list of all, which fails, then a call for each
+        wait_until(0.25)
+        ends.close()
+        wait_until(3.5)  # the last call has begun
         channel.close()
-        time.sleep(max(0.0, begin + 4.5 * late_ms / 1000 - time.monotonic()))
+        wait_until(4.5)
         channel = group.channel(handle=0xC4A1)
         personality(missing_ms=0)
         time.sleep(0.2)
@@ -88,6 +95,38 @@ def test_time_by_a_handle_that_is_made_again(neighbour: nv.Gpu, weighted: None, 
         assert busy() == before
         (box.proc / "weight").write_text("1\n")
         channel.wait()
+
+
+def test_time_of_hand_overs_by_channels_that_go(personality: Callable[..., None]):
+    """The driver refuses a list of 64 for one channel that is gone. The 63 others are not 63 calls."""
+    late_ms, before = 500, (PROC / "0/policy").read_text()
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with Box(next(NAMES), 2048) as box, box.client() as client:
+            space = client.gpu(0).space()
+            channels = [space.group().channel() for _ in range(64)]
+            time.sleep(0.2)
+            calls = stat("control_calls")
+            personality(missing_ms=late_ms)
+            (box.proc / "weight").write_text("0\n")
+            time.sleep(late_ms / 2000)
+            channels[32].close()
+            personality(missing_ms=0)
+            time.sleep(1)
+            assert 2 <= stat("control_calls") - calls <= 4, "all, and what is left in halves"
+            held = busy()
+            for channel in channels:
+                if channel is not channels[32]:
+                    channel.submit(kernel_ns=1000)
+            time.sleep(0.2)
+            assert busy() == held, "all are frozen"
+            (box.proc / "weight").write_text("1\n")
+            for channel in channels:
+                if channel is not channels[32]:
+                    channel.wait()
+    finally:
+        personality(missing_ms=0)
+        (PROC / "0/policy").write_text(before)
 
 
 @pytest.mark.checked
