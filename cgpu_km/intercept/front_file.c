@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the front files. Takes fronts_lock, front->lock. */
 #include <linux/file.h>
+#include <linux/kref.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/sched.h>
@@ -13,6 +14,7 @@
 #include "state/minor.h"
 
 struct ckm_front {
+	struct kref ref;		/* of its file, and of the worker that wakes @waiters */
 	struct list_head node;		/* fronts_lock; on ct->fronts while there is a backing file */
 	spinlock_t lock;
 	struct ckm_backing *backing;	/* lock; a reference; NULL: the container was destroyed */
@@ -44,6 +46,7 @@ int ckm_front_init(struct file *file, struct ckm_backing *backing)
 
 	if (!front)
 		return -ENOMEM;
+	kref_init(&front->ref);
 	spin_lock_init(&front->lock);
 	front->backing = backing;
 	init_waitqueue_head(&front->waiters);
@@ -83,6 +86,11 @@ static struct ckm_backing *detach_locked(struct ckm_front *front)
 	return backing;
 }
 
+static void free_front(struct kref *ref)
+{
+	kfree(container_of(ref, struct ckm_front, ref));
+}
+
 void ckm_front_release(struct file *file)
 {
 	struct ckm_front *front = file->private_data;
@@ -94,7 +102,7 @@ void ckm_front_release(struct file *file)
 	if (backing)
 		ckm_front_put(backing);
 	put_pid_ns(front->pids);
-	kfree(front);
+	kref_put(&front->ref, free_front);
 }
 
 struct ckm_backing *ckm_front_get(struct file *file)
@@ -181,11 +189,15 @@ static void end_fronts(struct work_struct *work)
 		backing = NULL;
 		spin_lock(&fronts_lock);
 		front = list_first_entry_or_null(&ct->fronts, struct ckm_front, node);
-		if (front) {	/* under the lock: its release waits */
+		if (front) {	/* on the list: its release has not begun */
+			kref_get(&front->ref);
 			backing = detach_locked(front);
-			wake_up_poll(&front->waiters, EPOLLERR | EPOLLHUP);
 		}
 		spin_unlock(&fronts_lock);
+		if (front) {	/* without the lock: a tenant makes any number of waiters */
+			wake_up_poll(&front->waiters, EPOLLERR | EPOLLHUP);
+			kref_put(&front->ref, free_front);
+		}
 		if (backing)
 			ckm_front_put(backing);
 		cond_resched();
