@@ -49,7 +49,7 @@ unexport MAKEFLAGS
 .PHONY: help setup nvidia engines kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc config-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
+        setup-install setup-deb setup-image setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -248,6 +248,9 @@ setup-install: ## what make install needs: a compiler, Python; no engines, no QE
 setup-deb: ## that, and what making the packages needs (dkms, debhelper, lintian)
 	@scripts/setup deb
 
+setup-image: ## what make node-image and make sysext need besides what make install needs: patchelf, depmod, openssl
+	@scripts/setup image
+
 setup-test: setup setup-deb ## what make test needs, but for what one level alone downloads
 	@scripts/setup-prometheus
 
@@ -263,10 +266,10 @@ uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
 deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 	@scripts/deb
 
-node-image: wheel ## the node installer's image, build/image/cgpu-node_*.tar: KERNELS='6.1 /lib/modules/RELEASE/build' adds modules; KEY= CERT= sign them
+node-image: setup-image wheel ## the node installer's image, build/image/cgpu-node_*.tar: KERNELS='6.1 /lib/modules/RELEASE/build' adds modules; KEY= CERT= sign them
 	@scripts/node-image node $(KERNELS)
 
-sysext: wheel ## a system extension for hosts with a read-only /usr (Flatcar), build/image/sysext/RELEASE/cgpu.raw: KERNELS= as above; KEY= CERT=
+sysext: setup-image wheel ## a system extension for hosts with a read-only /usr (Flatcar), build/image/sysext/RELEASE/cgpu.raw: KERNELS= as above; KEY= CERT=
 	@scripts/node-image sysext $(KERNELS)
 
 modules-image: ## modules alone, for Kernel Module Management: KERNEL=6.1 or a folder with headers; KEY= CERT= sign them

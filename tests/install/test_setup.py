@@ -25,14 +25,17 @@ def box() -> Iterator[Box]:
         yield box
 
 
-@pytest.mark.parametrize("target", ["wheel", "install", "deb"])
-def test_a_target_of_the_page_sets_up_no_more_than_it_needs(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [("wheel", []), ("install", []), ("deb", ["deb"]), ("node-image", ["image"]), ("sysext", ["image"])],
+)
+def test_a_target_of_the_page_sets_up_no_more_than_it_needs(target: str, wanted: list[str]) -> None:
     told = subprocess.run(["make", "-n", target], cwd=REPO, capture_output=True, text=True, check=True).stdout
     verbs = re.findall(r"^scripts/setup ?(\S*)$", told, re.MULTILINE)
-    assert verbs == (["deb", "install"] if target == "deb" else ["install"])
+    assert verbs == [*wanted, "install"]
 
 
-@pytest.mark.parametrize("verb", ["install", "deb", ""])
+@pytest.mark.parametrize("verb", ["install", "deb", "image", ""])
 def test_apt_may_take_no_package_away(box: Box, verb: str) -> None:
     box.must(STAND_INS)
     box.must(f"scripts/setup {verb}")
@@ -42,6 +45,7 @@ def test_apt_may_take_no_package_away(box: Box, verb: str) -> None:
     named = {word for words in installs for word in words}
     assert {"build-essential", "musl-tools", "python3-venv"} <= named
     assert ("debhelper" in named) is (verb == "deb")
+    assert ({"patchelf", "kmod", "openssl"} <= named) is (verb == "image")
     assert bool({"docker.io", "podman", "containerd", "runc", "qemu-system-x86"} & named) is (verb == "")
 
 
@@ -61,6 +65,10 @@ def test_without_apt_it_names_what_is_missing(box: Box) -> None:
     assert done.returncode == 1
     compiler = "a C compiler that links statically (musl-gcc, or cc with a static libc)"
     assert done.stdout == f"setup: this is not there: rsync, {compiler}\n"
+    box.must("rm -f /usr/bin/patchelf /usr/sbin/depmod /usr/bin/openssl")
+    done = box.run("scripts/setup image")
+    assert done.returncode == 1
+    assert done.stdout == f"setup: this is not there: rsync, patchelf, depmod, openssl, {compiler}\n"
 
 
 def test_an_old_python_is_named(box: Box) -> None:
