@@ -157,7 +157,7 @@ class Driver:
                 await server.start()
 
     async def stop(self) -> None:
-        self._changed.set()
+        self._wake()
         for server in (self._registration, self._driver):
             is_ours = server.is_there
             await server.stop()
@@ -168,8 +168,12 @@ class Driver:
         found = tuple(gpus)
         if (pool, found) != (self._pool, self._gpus):
             self._pool, self._gpus = pool, found
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Each stream once. The next ones wait for the next change: this driver may serve again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     # ---- calls of the kubelet ----
 

@@ -99,8 +99,12 @@ class Plugin(Offered):
         if tuple(devices) != self.devices:
             self.devices = tuple(devices)
             self.healthy = sum(is_healthy for _, is_healthy in devices)
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Each stream once. The next ones wait for the next change: this plugin may serve again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def register(self, kubelet: KubeletId) -> None:
         """Serve, and tell the kubelet, which is that of this socket. Raises OSError or CallFailed."""
@@ -133,7 +137,7 @@ class Plugin(Offered):
 
     async def stop(self) -> None:
         """Another agent may have made its own socket of that name: that one stays."""
-        self._changed.set()
+        self._wake()
         is_ours = self._server.is_there
         await self._server.stop()
         if is_ours:

@@ -184,6 +184,20 @@ async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
         assert one.error == why
 
 
+async def test_an_agent_that_serves_again_reports_health_once(world: World) -> None:
+    """Its turn was lost for a moment, and nothing has changed meanwhile."""
+
+    async with world.running():
+        await ready(world)
+        await world.agent.driver.stop()
+        await world.agent.driver.ensure()
+        world.kubelet.health.clear()
+        await world.kubelet.find_drivers()
+        await eventually(lambda: world.kubelet.health, "a report")
+        await asyncio.sleep(0.5)
+        assert len(world.kubelet.health) <= 2, "one of the earlier stream may be late"
+
+
 # ---- claims ----
 
 

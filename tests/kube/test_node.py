@@ -937,6 +937,20 @@ async def test_grants_of_pods_that_are_gone_are_revoked(world: World) -> None:
         assert await left() == ["p2"]
 
 
+async def test_a_plugin_that_serves_again_lists_once(world: World) -> None:
+    """The turn was lost for a moment, and nothing has changed meanwhile."""
+
+    async with world.running():
+        await ready(world)
+        await world.agent.memory.stop()
+        await eventually(lambda: not world.agent.memory.is_taken, "the end of the stream")
+        await eventually(lambda: world.agent.memory.is_taken, "registered again")
+        resource = world.kubelet.resources["aliyun.com/gpu-mem"]
+        lists = resource.lists
+        await asyncio.sleep(0.5)
+        assert resource.lists <= lists + 1
+
+
 async def test_a_late_annotation_is_read(world: World) -> None:
     """The watch lags: the pod was seen before the scheduler wrote its choice."""
 
