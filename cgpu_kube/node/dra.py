@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -25,7 +26,7 @@ from cgpu_kube.node.wire import dra_pb2, health_pb2, registration_pb2
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
 VERSIONS = ("v1.DRAPlugin", HEALTH_SERVICE)
-CDI_DIRECTORY = Path("/var/run/cdi")
+HEALTH_S = 15.0  # between reports of a stream: after 30 s without one the kubelet takes a device's health as unknown
 
 #: namespace, name, uid -> the prepared claim of the API server. Raises KubeError.
 Prepare = Callable[[str, str, str], Awaitable[Claim]]
@@ -121,6 +122,7 @@ class Driver:
         self._gpus: tuple[HostGpu, ...] = ()
         self._pool = ""
         self._changed = asyncio.Event()
+        self.health_s = HEALTH_S
         self._one_at_a_time = asyncio.Lock()
         endpoint = kubelet / "plugins" / DRIVER / "dra.sock"
         self._info = registration_pb2.PluginInfo(
@@ -244,4 +246,6 @@ class Driver:
                     for gpu in self._gpus
                 ]
             )
-            await changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.health_s):
+                    await changed.wait()

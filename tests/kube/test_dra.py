@@ -18,7 +18,7 @@ from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
 
 from cgpu_common.model import MIB
 from cgpu_kube.errors import Refused
-from cgpu_kube.node import claims, unasked
+from cgpu_kube.node import claims, dra, unasked
 from cgpu_kube.node.host import HostGpu
 
 DRIVER = "cgpu.io"
@@ -196,6 +196,20 @@ async def test_an_agent_that_serves_again_reports_health_once(world: World) -> N
         await eventually(lambda: world.kubelet.health, "a report")
         await asyncio.sleep(0.5)
         assert len(world.kubelet.health) <= 2, "one of the earlier stream may be late"
+
+
+async def test_health_is_reported_again_while_nothing_changes(world: World) -> None:
+    """A kubelet takes the health of a device as unknown 30 s after the last report."""
+
+    assert dra.HEALTH_S * 2 <= 30
+    async with world.running():
+        await ready(world)
+        await eventually(lambda: world.kubelet.health, "a report")
+        world.agent.driver.health_s = 0.1
+        world.agent.driver._wake()
+        world.kubelet.health.clear()
+        await eventually(lambda: len(world.kubelet.health) >= 3, "reports")
+        assert all(one == {"gpu-0": 1, "gpu-1": 1} for one in world.kubelet.health)
 
 
 # ---- claims ----
