@@ -53,6 +53,7 @@ class Binder:
         self._doubt_s = doubt_s
         self._busy: set[str] = set()
         self._doubts: dict[str, asyncio.Task[None]] = {}
+        self._refuted: set[str] = set()  # uids of pods for which no other extender has a bind on its way
 
     @property
     def doubts(self) -> int:
@@ -204,9 +205,9 @@ class Binder:
         """Another extender has chosen this pod's GPU and may have bound it: it counts until that is known.
 
         Its author may have written the annotations: the admission policies that keep authors from it are of Kubernetes
-        1.30, and can be off. So it takes what is free and never more, for as long as a bind can be on its way, and only
-        if a scheduler may bind it: no extender is asked about a pod with scheduling gates."""
-        if pods.is_gated(pod):
+        1.30, and can be off. So it takes what is free and never more, once for as long as a bind can be on its way, and
+        only if a scheduler may bind it: no extender is asked about a pod with scheduling gates."""
+        if pods.is_gated(pod) or pods.uid_of(pod) in self._refuted:
             return
         uid, name = pods.uid_of(pod), pods.name_of(pod)
         need = pods.counted(pod)
@@ -220,6 +221,14 @@ class Binder:
             uid, name, node, need, Placement(gpus, loads_of(need, gpus, self._ledger.nodes[node].sizes))
         )
         self._doubt(BindArgs(short, namespace, uid, node))
+
+    def begin(self) -> None:
+        """This extender serves from now on: until now another one may have chosen, again too."""
+        self._refuted.clear()
+
+    def forget(self, uid: str) -> None:
+        """The pod is bound, or gone."""
+        self._refuted.discard(uid)
 
     def _settle(self, uid: str) -> None:
         task = self._doubts.pop(uid, None)
@@ -259,6 +268,7 @@ class Binder:
         else:
             if self._may_write():
                 await self._withdrawn(args, pod)
+                self._refuted.add(args.uid)
             if args.uid in self._busy:
                 return False
             self._ledger.release(args.uid)

@@ -172,6 +172,7 @@ class Extender:
             await self.pods.refresh()
         await self._label(gained)
         if gained:  # the last step: pods that come later find that this one serves
+            self.binder.begin()
             for pod in [*self._unbound.values()]:
                 self._assume(pod)
 
@@ -194,6 +195,8 @@ class Extender:
     def _assumed(self, pod: Object) -> None:
         """A pod that another extender has chosen a GPU for, and not bound as far as is known."""
         uid = pods.uid_of(pod)
+        if pods.node_of(pod) or pods.is_over(pod):
+            self.binder.forget(uid)
         found = notes.parse_assumed((pod.get("metadata") or {}).get("annotations"))
         if pods.node_of(pod) or pods.is_over(pod) or found is None or found[1] == self._identity or not self.lease:
             self._unbound.pop(uid, None)
@@ -235,6 +238,7 @@ class Extender:
             uid, is_running = old
             self._agent_ended(uid)
             self._unbound.pop(uid, None)
+            self.binder.forget(uid)
             if is_running and self.ledger.leave(uid):
                 asyncio.get_running_loop().call_later(self._leave_s, self.ledger.expire, uid)
             else:

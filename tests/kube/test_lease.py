@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from cluster import NODES, PODS, Cluster, gpu, our_node, simple
 from fake_api import FakeApi, Refusal
+from fakes import eventually
 from test_storm import check_sums
 
 from cgpu_common.exits import CgpuError
@@ -207,6 +208,25 @@ async def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> N
         ledger = only.extender.ledger
         assert [held.name.rpartition("/")[2] for held in ledger.held("n1")] == ["a", "f1"]
         assert ledger.used("n1")[0].units == 15, "not more than there is"
+
+
+async def test_what_a_pod_s_author_has_written_takes_it_for_a_minute() -> None:
+    """And not again with each change of the pod, whatever its author writes then."""
+
+    async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=0.5) as only:
+        await only.serves()
+        ledger = only.extender.ledger
+        fake = simple("f", 9)
+        for number in range(3):
+            fake["metadata"]["annotations"] = first_annotations(9) | notes.assumed("n1", f"e{number}_x")
+            fake["metadata"]["labels"] = {"changed": str(number)}
+            uid = only.put(fake)["metadata"]["uid"]
+            await only.settled()
+            assert [held.uid for held in ledger.held("n1")] == ([] if number else [uid])
+            await eventually(lambda: not [*ledger.held("n1")], "its end")
+        only.end("f")
+        await only.settled()
+        assert only.extender.binder._refuted == set()
 
 
 def first_annotations(units: int) -> dict[str, str]:
