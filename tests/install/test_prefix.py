@@ -91,10 +91,13 @@ def test_a_configuration_that_was_changed_stays(tmp_path: Path) -> None:
 def test_a_configuration_that_is_as_it_came_again_goes(tmp_path: Path) -> None:
     top, conf = some_machine(tmp_path), tmp_path / "etc/cgpu/cgpu.toml"
     before = tree(top)
-    for text in ("lease_s = 60\n", (REPO / "systemd/cgpu.toml.example").read_text()):
-        assert install("install", top).returncode == 0
-        conf.write_text(text)
-        assert install("uninstall", top).returncode == 0
+    assert install("install", top).returncode == 0
+    came = conf.read_text()
+    conf.write_text("lease_s = 60\n")
+    assert install("uninstall", top).returncode == 0
+    assert install("install", top).returncode == 0
+    conf.write_text(came)
+    assert install("uninstall", top).returncode == 0
     assert tree(top) == before
 
 
@@ -348,6 +351,26 @@ def test_a_removal_that_was_killed_is_ended_or_installed_over(tmp_path: Path) ->
             assert (done.returncode, done.stderr) == (0, ""), dies
             assert tree(top) == before, dies
         else:
+            break
+    assert dies > 4
+
+
+def test_an_update_that_was_killed_leaves_a_configuration_as_it_came(tmp_path: Path) -> None:
+    """At any program: the next one replaces it, and a removal takes it away."""
+    one, two, three = (some_stage(tmp_path / version, version) for version in ("0.1.0", "0.2.0", "0.3.0"))
+    for dies in range(80):
+        top = some_machine(tmp_path / f"root{dies}")
+        before, conf = tree(top), top / "etc/cgpu/cgpu.toml"
+        assert put(one, top).returncode == 0
+        was_killed = killed(tmp_path / "bin", ("cp", "mv", "mkdir"), dies, "put", str(two), destdir=top)
+        if dies % 2:
+            done = put(three, top)
+            assert (done.returncode, done.stderr) == (0, ""), dies
+            assert conf.read_text() == "etc/cgpu/cgpu.toml of 0.3.0\n", dies
+        done = install("uninstall", top)
+        assert (done.returncode, done.stderr) == (0, ""), dies
+        assert tree(top) == before, dies
+        if not was_killed:
             break
     assert dies > 4
 
