@@ -16,6 +16,14 @@ KUBE = "cgpu-kube.service"
 KEEP = "cgpu-kube-keep.service"
 MPS = "cgpu-mps@.service"
 EXPOSURE_MAX = 33  # tenths; docs/user/daemon.md has the same figure
+KUBELETS = {
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "snap.microk8s.daemon-kubelite.service",
+}
 PROGRAMS = (
     "usr/bin/cgpud", "usr/bin/cgpu-kube", "bin/kill", "bin/sh", "sbin/modprobe",
 )  # fmt: skip
@@ -62,6 +70,19 @@ def test_verify_would_say_it(root: Path) -> None:
     unit = root / UNITS / UNIT
     unit.write_text(unit.read_text().replace("WatchdogSec=30", "WatchdogSec=often"))
     assert "often" in analyze(root, "verify", "--man=no").stderr
+
+
+def before(unit: str) -> set[str]:
+    lines = (ROOT / "systemd" / unit).read_text().splitlines()
+    return {name for line in lines if line.startswith("Before=") for name in line.removeprefix("Before=").split()}
+
+
+@pytest.mark.parametrize("unit", [UNIT, KUBE, KEEP, MPS])
+def test_it_is_there_before_every_kubelet(unit: str) -> None:
+    """Also those of distributions of Kubernetes, which have a unit and an engine of their own."""
+    assert before(unit) >= KUBELETS
+    microk8s = "snap.microk8s.daemon-containerd.service"
+    assert unit != UNIT or microk8s in before(unit)
 
 
 def test_exposure(root: Path) -> None:
