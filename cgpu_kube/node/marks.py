@@ -16,6 +16,10 @@ from cgpu_kube.node.cluster import Cluster
 from cgpu_kube.node.decide import Grant, Subject
 from cgpu_kube.node.host import HostGpu, Offer
 
+AGAIN_S = 600.0  # from a refusal to the next try
+#: Of the API server's own refusal, which is of every pod; that of an admission webhook is of one, and has its words.
+NO_RIGHT = 'cannot patch resource "pods"'
+
 
 class Marks:
     """Nothing here raises KubeError: a container starts without its mark."""
@@ -23,7 +27,7 @@ class Marks:
     def __init__(self, cluster: Cluster, log: Any) -> None:
         self._cluster = cluster
         self._log = log
-        self._is_forbidden = False
+        self._refused: dict[str, float] = {}  # uid of a pod, or "" for all of them -> until when
         self._chosen: dict[str, dict[str, tuple[int, ...]]] = {}  # uid -> GPUs of containers, until each has some
 
     def forget_others(self, alive: Container[str]) -> None:
@@ -59,13 +63,18 @@ class Marks:
         await self._write(pod, {**texts, keys.ASSIGNED: "true", keys.NEW_ASSIGNED: "true"})
 
     async def _write(self, pod: Object, texts: Mapping[str, str]) -> None:
-        """A refusal holds for the agent's life: the identity of a kubelet may not write annotations of pods."""
-        if self._is_forbidden:
+        """A refusal holds for minutes: the identity of a kubelet may not write annotations of pods."""
+        now, uid = time.monotonic(), str(pod["metadata"].get("uid"))
+        self._refused = {key: until for key, until in self._refused.items() if until > now}
+        if self._refused.keys() & {"", uid}:
             return
         try:
             await self._cluster.set_assigned(pod, texts)
         except KubeError as error:
-            self._is_forbidden = isinstance(error, ApiError) and error.status == 403
+            is_forbidden = isinstance(error, ApiError) and error.status == 403
+            has_no_right = is_forbidden and NO_RIGHT in str(error)
+            if is_forbidden:
+                self._refused["" if has_no_right else uid] = now + AGAIN_S
             hint = "docs/user/kubernetes-node.md has an identity that may; until then no pod is marked"
-            more = {"hint": hint} if self._is_forbidden else {}
+            more = {"hint": hint} if has_no_right else {}
             self._log.warning("not marked as assigned", pod=podview.full_name(pod), reason=str(error), **more)

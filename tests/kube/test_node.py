@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +22,7 @@ from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
 from cgpu_kube.ledger import Ledger, read_node
-from cgpu_kube.node import host, podview
+from cgpu_kube.node import host, marks, podview
 from cgpu_kube.node.host import HostGpu
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
@@ -1142,13 +1144,46 @@ async def test_a_refused_mark_is_not_tried_again(world: World) -> None:
         def forbid(method: str, path: str) -> None:
             if method == "PATCH" and "/pods/" in path:
                 refused.append(path)
-                raise Refusal(403, "Forbidden", "pods may not be patched by a node")
+                name = path.rpartition("/")[2]
+                raise Refusal(
+                    403,
+                    "Forbidden",
+                    f'pods "{name}" is forbidden: User "system:node:n1" cannot patch resource "pods" in API group "" '
+                    f'in the namespace "team"',
+                )
 
         world.api.before = forbid
         for number in range(3):
             await world.start(world.pod(f"p{number}", container(mem=2), annotations=bound(0, 2)))
         await asyncio.sleep(1.0)  # five clean-ups
         assert len(refused) == 1
+
+
+async def test_a_refusal_about_one_pod_is_of_that_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an admission webhook. It is tried again after minutes."""
+
+    def marked(name: str) -> bool:
+        return (world.api.get(PODS, "team", name) or {})["metadata"]["annotations"][keys.ASSIGNED] == "true"
+
+    async with world.running():
+        await ready(world)
+        refused: list[str] = []
+
+        def forbid(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/pods/a"):
+                refused.append(path)
+                raise Refusal(403, "Forbidden", 'admission webhook "w" denied the request: team/a is frozen')
+
+        world.api.before = forbid
+        for name in ("a", "b"):
+            await world.start(world.pod(name, container(mem=2), annotations=bound(0, 2)))
+        await eventually(lambda: marked("b"), "the other pod has its mark")
+        await asyncio.sleep(1.0)  # five clean-ups
+        assert len(refused) == 1 and not marked("a")
+        world.api.before = None
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + marks.AGAIN_S, time_ns=time.time_ns)
+        monkeypatch.setattr(marks, "time", later)
+        await eventually(lambda: marked("a"), "it is tried again")
 
 
 async def test_the_agents_own_label_follows_its_mode(world: World) -> None:
