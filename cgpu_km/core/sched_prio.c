@@ -24,7 +24,7 @@
  * on for so long when it works.
  */
 #define KNOWN_LONG_US	32000u
-#define KNOWN_SHORT_US	100u
+#define KNOWN_SHORT_US	90u	/* at 100, with an H100's switch, requests of 1 ms have 110.04 % of alone at p99 */
 #define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 #define KNOWN_SWITCHES	2u	/* so many switches at least, where several of the others' TSGs alternate */
 

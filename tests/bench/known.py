@@ -25,7 +25,6 @@ REASONS = {
     "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
     "full house": "25 of 25: what is carried and not seen is a larger part of so little, and slow calls come on top",
     "several calls": "all others run while high priority sleeps; it waits for a timeslice of each or for the calls",
-    "one timeslice": "a request of 1 ms waits for the rest of the other's short timeslice and a switch, a tenth of it",
     "one processor": "no doorbell rings while the sched thread has the machine's only processor: exchanges and that",
 }
 SHORT_QUEUE = "1:2 short queue"
@@ -48,8 +47,6 @@ FULL_HOUSE = {
 # Under policy 4 the others run together while high priority sleeps, at timeslices of 0.5 ms. Shorter ones cost a third
 # of the GPU; each of the others is one call to freeze, and any of them may be slow.
 SEVERAL_CALLS = {("high priority", 4, "takeover_us"): 2600.0}
-# 0.1 ms of timeslice and 0.205 ms of switch, of which most requests meet a part: 110.04 % of alone.
-ONE_TIMESLICE = {("gap: requests of 1 ms", "h100", "request_p99_of_alone_pct"): 110.1}
 # The machine's cell of that scenario, on this card, by this policy and slice: a figure, and from where to where it may
 # be; runs differ.
 ONE_PROCESSOR_CELL = (SHORT_QUEUE, "a100", 2, 10_000)
@@ -96,8 +93,6 @@ def excuse(row: Row, name: str, seeds: int) -> str | None:
         return None
     if value <= SEVERAL_CALLS.get((row["scenario"], row["policy"], name), -1.0):
         return "several calls"
-    if value <= ONE_TIMESLICE.get((row["scenario"], row["profile"], name), -1.0):
-        return "one timeslice"
     if row.get("default_slice"):
         return None
     listed = (row["scenario"], row["policy"], row["slice_us"], name)

@@ -49,7 +49,6 @@ def test_an_exchange_has_a_limit(listed: tuple[str, int, int, str], card: str, l
         ("full house", "ratio_error_pct", {"scenario": "25 equal"}, 2.5),
         ("full house", "cap_excess_pp", {"scenario": "25 equal", "policy": 3, "slice_us": 10_000}, 1.15),
         ("several calls", "takeover_us", {"scenario": "high priority", "policy": 4}, 2600.0),
-        ("one timeslice", "request_p99_of_alone_pct", {"scenario": "gap: requests of 1 ms", "profile": "h100"}, 110.1),
         ("one processor", "ratio_error_pct", {"where": "vm", "scenario": SHORT_QUEUE, "slice_us": 10_000}, 3.0),
         ("one processor", "share_error_1s_pp", {"where": "vm", "scenario": SHORT_QUEUE, "slice_us": 10_000}, 1.3),
     ],

@@ -196,7 +196,7 @@ def test_high_priority_with_gaps_leaves_them(policy, work_us, gap_us):
 
 
 def test_requests_of_high_priority_need_no_call():
-    """1 ms at 300 a second: each waits for a timeslice of 100 us at most."""
+    """1 ms at 300 a second: each waits for a timeslice of 90 us at most."""
     sim = gpu(WEIGHTED, Load(every(3.33, 1)), Load(), high=[0], prio_ratio=95).run(2000)
     assert sim.p99_us(0) < 1000 + 200
     assert sim.share(1) > 0.69
@@ -344,10 +344,10 @@ def test_high_priority_that_sleeps_costs_the_others_no_timeslice(policy):
 
 
 def test_a_service_of_few_requests_finds_short_timeslices():
-    """Two a second: each waits for one of 100 us, not for the driver's."""
+    """Two a second: each waits for one of 90 us, not for the driver's."""
     sim = gpu(WEIGHTED, Load(every(500, 3, 100)), Load(), high=[0], prio_ratio=95).run(6000)
     assert sim.p99_us(0) < 3000 + 400
-    assert sim.turn.t.slot[1].timeslice_us == 100
+    assert sim.turn.t.slot[1].timeslice_us == 90
 
 
 @pytest.mark.parametrize("high", [False, True])
