@@ -51,6 +51,11 @@ class Acting:
         found = facts.read(self._root, self._run)
         plan = install(found, self._image, self._by_hand)
         self._carry_out(plan, found, "installing", kernel=found.kernel, version=self._image.version)
+        if found.loaded is not None and {Step.COPY_MODULES, Step.BUILD_MODULES} & set(plan.steps):
+            # What is loaded can be compared with the new modules now that these are on disk.
+            found = facts.read(self._root, self._run)
+            plan = install(found, self._image, self._by_hand)
+            self._carry_out(plan, found, "installing", kernel=found.kernel, version=self._image.version)
         return plan
 
     def remove(self) -> Plan:

@@ -109,6 +109,16 @@ def has_core(root: Path) -> bool:
     return proc.cores(proc.Paths.below(str(root))) is not None
 
 
+def _is_other_build(root: Path, run: Callable[..., Done], kernel: str, version: str) -> bool:
+    """srcversion is the sources' checksum, which modpost writes into a module that has a version."""
+    for name in (proc.MODULE, proc.core_module(version)):
+        loaded = _text(root / "sys/module" / name / "srcversion")
+        done = run("modinfo", "-k", kernel, "-F", "srcversion", name) if loaded else Done(1, "", "")
+        if done.code == 0 and done.out.strip() not in ("", loaded):
+            return True
+    return False
+
+
 def _owner(root: Path, installed: str | None) -> str | None:
     if installed is not None:
         return None
@@ -140,6 +150,8 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
     found = _SOURCES.findall(listed or "")
     installed = (found[-1] if found else "unknown") if listed is not None else None
     version = run("modinfo", "-k", kernel, "-F", "version", proc.MODULE) if not missing else Done(1, "", "")
+    on_disk = version.out.strip() or None if version.code == 0 else None
+    loaded = proc.module_version(paths)
     headers = not missing and run("test", "-e", f"/lib/modules/{kernel}/build/Makefile").code == 0
     return Host(
         kernel=kernel,
@@ -150,10 +162,11 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
         installed=installed,
         build=_text(root / BUILD) if installed is not None else None,
         owner=_owner(root, installed),
-        on_disk=version.out.strip() or None if version.code == 0 else None,
+        on_disk=on_disk,
         copied=_text(copied_to(root, kernel) / "BUILD"),
-        loaded=proc.module_version(paths),
+        loaded=loaded,
         has_core=has_core(root),
+        other_build=loaded is not None and loaded == on_disk and _is_other_build(root, run, kernel, loaded),
         has_dkms=_has(root, "dkms"),
         has_headers=headers,
         is_active=not missing and run("systemctl", "is-active", "--quiet", "cgpud.service").code == 0,

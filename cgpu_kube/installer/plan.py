@@ -74,6 +74,7 @@ class Host:
     copied: str | None = None  # the build of the image whose modules were copied for this kernel
     loaded: str | None = None
     has_core: bool = True  # if it is loaded
+    other_build: bool = False  # what is loaded and what is on disk have one version and different sources
     has_dkms: bool = False
     has_headers: bool = False
     is_active: bool = False  # cgpud
@@ -161,10 +162,11 @@ def install(host: Host, image: Image, by_hand: bool = False) -> Plan:
         steps.append(Step.LOAD)
     if is_new or must_load or not host.is_active or Step.DAEMON in host.due:  # it mounts the module's nodes
         steps.append(Step.DAEMON)
-    if host.loaded not in (None, image.version):
+    if host.loaded not in (None, image.version) or host.other_build:
         if host.tenants:
+            new = "another build of it" if host.loaded == image.version else image.version
             kept.append(
-                f"cgpu_km {host.loaded} stays loaded, and {image.version} is installed, while {len(host.tenants)} of "
+                f"cgpu_km {host.loaded} stays loaded, and {new} is installed, while {len(host.tenants)} of "
                 f"the node's containers have a slice ({_some(host.tenants)}): drain the node"
             )
         else:

@@ -99,6 +99,13 @@ def test_an_update_keeps_slices() -> None:
     assert install(waiting, IMAGE).steps == (Step.REPLACE_MODULE, Step.ENGINE), "drained"
 
 
+def test_another_build_of_the_same_version_replaces_the_module() -> None:
+    other = replace(THERE, other_build=True)
+    assert install(other, IMAGE).steps == (Step.REPLACE_MODULE, Step.ENGINE)
+    plan = install(replace(other, tenants=("aaa",)), IMAGE)
+    assert plan.steps == () and "cgpu_km 0.2.0 stays loaded, and another build of it is installed" in plan.kept
+
+
 def test_the_engine() -> None:
     assert install(replace(BARE, toolkit=True), IMAGE).engine == "nvidia-container-runtime"
     plan = install(replace(BARE, operator='runtimes = ["runc"]'), IMAGE)
@@ -179,9 +186,12 @@ class Fake:
         return Done(0, "", "")
 
     def loads(self, version: str, core: bool = True) -> None:
-        """Module and core of that version."""
+        """Module and core of that version. A module's text is its srcversion."""
         texts = {"proc/cgpu_km/version": f"{version}\n", "proc/cgpu_km/inst_ctl": "", "proc/cgpu_km/upgrade": ""}
         texts["sys/module/cgpu_km/version"] = f"{version}\n"
+        on_disk = self.root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko"
+        if on_disk.exists():
+            texts["sys/module/cgpu_km/srcversion"] = on_disk.read_text()
         if core:
             texts["proc/cgpu_km/upgrade"] = f"{version}\nlast: none\n"
         for name, text in texts.items():
@@ -400,7 +410,7 @@ class Node(Fake):
             if not module.exists():
                 self.loads("0.2.0", core=False)
         elif line == "modprobe cgpu_core_0_2_0":
-            self.loads((self.root / LOADED).read_text().strip())
+            (module / "upgrade").write_text("0.2.0\nlast: none\n")
         elif words[:2] == (act.CGPU, "upgrade"):
             self.loads("0.2.0")
             assert self.mark.exists(), "no container starts meanwhile"
@@ -416,8 +426,10 @@ class Node(Fake):
         elif "is-active" in words:
             return Done(0 if self.running else 3, "", "")
         elif words[0] == "modinfo":
-            found = (self.root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko").exists()
-            return Done(0 if found else 1, "0.2.0\n" if found else "", "")
+            path = self.root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko"
+            if not path.exists():
+                return Done(1, "", "")
+            return Done(0, path.read_text() if "srcversion" in words else "0.2.0\n", "")
         elif words[:2] == (act.CGPU, "setup"):
             wanted = "" if "--undo" in words else "ours"
             changed, self.file = wanted != self.file, wanted
@@ -501,6 +513,18 @@ def test_what_has_failed_is_done_again(programs: tuple[str, ...], root: Path, pa
         assert (state.reason, state.failed) == ("StepFailed", True) and "fails" in state.message
     assert rounds(node, payload, modules).reason == "Installed"
     assert (node.running, node.read) == (node.build, "ours")
+
+
+def test_modules_of_another_build_are_loaded_in_the_same_round(root: Path, payload: Path, tmp_path: Path) -> None:
+    modules, node = some_modules(tmp_path), Node(root)
+    assert rounds(node, payload, modules).reason == "Installed"
+    (payload / "SHA256SUMS").write_text("x  another\n")
+    assert rounds(node, payload, modules).reason == "Installed"
+    loaded = root / "sys/module/cgpu_km/srcversion"
+    assert loaded.read_text() == "cgpu_km.ko"
+    (modules / KERNEL / "cgpu_km.ko").write_text("another")
+    assert rounds(node, payload, modules).reason == "Installed"
+    assert loaded.read_text() == "another"
 
 
 def test_a_module_that_cannot_be_replaced(root: Path, payload: Path, tmp_path: Path) -> None:
