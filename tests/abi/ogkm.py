@@ -24,9 +24,10 @@ UNIX = "src/nvidia/arch/nvalloc/unix/include"
 COMMON = "kernel-open/common/inc"
 UVM = "kernel-open/nvidia-uvm"
 GENERATED = "src/nvidia/generated"
+RAM = "src/common/inc/swref/published/maxwell/gm107"  # dev_ram.h: the USERD of every card since
 CLASSES = "src/nvidia/src/kernel/rmapi/resource_list.h"
 # The needed parts of a release; without the rest a release is small.
-PATHS = ("version.mk", SDK, UNIX, COMMON, UVM, GENERATED, CLASSES)
+PATHS = ("version.mk", SDK, UNIX, COMMON, UVM, GENERATED, RAM, CLASSES)
 OLDEST = 535  # the first branch of the call table
 
 HEADERS = (
@@ -44,9 +45,20 @@ HEADERS = (
     "nv-kernel-rmapi-ops.h",
     "nv-chardev-numbers.h",
     "nv-gpu-info.h",
+    "dev_ram.h",
     "nv_uvm_types.h",
     "uvm_linux_ioctl.h",
 )
+
+# Most of nv.h is of the resource manager only, and its nv_stdarg.h includes what the kernel's build makes.
+NV_H = """#define NVRM
+#define NV_KERNEL_INTERFACE_LAYER
+#define _NV_STDARG_H_
+#include <stdarg.h>
+#if __has_include("nv.h")
+#include "nv.h"
+#endif
+"""
 
 
 def probe(prelude: str, flags: list[str], exprs: list[str], what: str) -> dict[str, int]:
@@ -120,7 +132,7 @@ class Tree:
         return int(self.tag.split(".")[0])
 
     def flags(self) -> list[str]:
-        return ["-w", "-std=gnu11", *(f"-I{self.root / d}" for d in (SDK, UNIX, COMMON, UVM))]
+        return ["-w", "-std=gnu11", *(f"-I{self.root / d}" for d in (SDK, UNIX, COMMON, UVM, RAM))]
 
     def includes(self) -> str:
         """Every header about calls."""
@@ -130,7 +142,7 @@ class Tree:
             lines = ["#include <stddef.h>", "#include <stdio.h>"]
             for name in [*HEADERS, *map(str, found)]:
                 lines += [f'#if __has_include("{name}")', f'#include "{name}"', "#endif"]
-            self.prelude = "\n".join(lines) + "\n"
+            self.prelude = "\n".join(lines) + "\n" + NV_H
         return self.prelude
 
     def probe(self, exprs: list[str]) -> dict[str, int]:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "abi"))
 import calltable
 import check
 import differences
+import layouts
 import ogkm
 
 HEADER = """
@@ -155,3 +156,14 @@ def test_the_form_of_the_record():
     """make abi-doc reads it."""
     for tag in json.loads(check.OUTCOME.read_text())["tags"]:
         assert tag["rows"]["rows"] == tag["rows"]["compared"] + tag["rows"]["open"]
+
+
+def test_each_name_of_the_core_was_compared():
+    """A name of nv_abi.h has an entry in layouts.py, or was found under the same name in a release of NVIDIA's.
+
+    make test-abi needs NVIDIA's sources, which no level of make test has.
+    """
+    names = check.core_names().keys()
+    recorded = set(json.loads(check.OUTCOME.read_text())["names"])
+    assert sorted(names - layouts.CORE.keys() - recorded) == [], "an entry in CORE, then OGKM=… make test-abi"
+    assert sorted((layouts.CORE.keys() | recorded) - names) == [], "not in nv_abi.h any more"
