@@ -257,7 +257,7 @@ setup-test: setup setup-deb ## what make test needs, but for what one level alon
 wheel: setup-install ## cgpu's wheel and those of what it needs into build/wheels/
 	@scripts/build-wheels
 
-install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= SYSTEM_PYTHON=/usr/bin/python3 (docs/user/install.md)
+install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= UNITDIR= SYSTEM_PYTHON=/usr/bin/python3 (docs/user/install.md)
 	@scripts/install install
 
 uninstall: ## what make install has put there, with the same PREFIX and DESTDIR

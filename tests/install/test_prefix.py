@@ -34,8 +34,12 @@ def some_machine(top: Path) -> Path:
     return top
 
 
-@pytest.mark.parametrize("prefix", ["/usr/local", pytest.param("/opt/cgpu", marks=pytest.mark.more)])
-def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "systems"),
+    [("/usr/local", "usr/local/lib"), pytest.param("/opt/cgpu", "etc", marks=pytest.mark.more)],
+)
+def test_nothing_is_left(tmp_path: Path, prefix: str, systems: str) -> None:
+    """@systems: where systemd finds the units, and the lists of modules and of temporary files."""
     top = some_machine(tmp_path)
     before = tree(top)
     done = install("install", top, PREFIX=prefix)
@@ -43,11 +47,13 @@ def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
     assert "Next:" not in done.stdout, "a packager's scripts do the rest"
     between = tree(top)
     there = {path for path in between if path not in before}
-    for path in ("bin/cgpud", "lib/cgpu/cgpud/loop.py", "lib/systemd/system/cgpud.service", "share/man/man1/cgpu.1.gz"):
+    for path in ("bin/cgpud", "lib/cgpu/cgpud/loop.py", "share/man/man1/cgpu.1.gz"):
         assert f"{prefix[1:]}/{path}" in there
+    for path in ("systemd/system/cgpud.service", "modules-load.d/cgpu.conf", "tmpfiles.d/cgpu.conf"):
+        assert f"{systems}/{path}" in there
     assert {f"usr/src/cgpu-{VERSION}/dkms.conf", "etc/cgpu/cgpu.toml"} <= there
     assert (top / prefix[1:] / "bin/cgpud").read_text().startswith("#!/usr/bin/python3 -I\n")
-    unit = (top / prefix[1:] / "lib/systemd/system/cgpud.service").read_text()
+    unit = (top / systems / "systemd/system/cgpud.service").read_text()
     assert f"ExecStart={prefix}/bin/cgpud\n" in unit
     assert "/usr/bin/cgpu" not in unit
     assert {path: between[path] for path in before} == before
