@@ -294,10 +294,15 @@ def counted_in(unit: str) -> str:
     return unit if unit.isalpha() else f"x {unit}"
 
 
+def names_gpus(annotations: Mapping[str, str]) -> bool:
+    """Whether a scheduler, or the agent, has written the pod's GPUs."""
+    return INDEX in annotations or ALLOCATION in annotations
+
+
 def parse(annotations: Mapping[str, str] | None) -> Allocation | None:
     """The allocation in the annotations of a pod; None if they name no GPU. Raises BadAnnotation."""
     given = annotations or {}
-    if INDEX not in given and ALLOCATION not in given:
+    if not names_gpus(given):
         return None
     assigned = next(((key, given[key]) for key in (NEW_ASSIGNED, ASSIGNED) if key in given), None)
     assumed = next(((key, given[key]) for key in (NEW_ASSUME_TIME, ASSUME_TIME) if key in given), None)

@@ -77,7 +77,7 @@ class Agent(Counting):
         self._tasks: set[asyncio.Task[None]] = set()
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
-        self.marks = Marks(self.cluster, self._log)
+        self.marks = Marks(self.cluster, lambda: (self.offer, self.gpus), self._log)
         self._claim_check = ClaimCheck(self.cluster, self._cgpud, self.claims, self._changed.set, self._log)
         self._cleaner = Cleaner(self.cluster, self._cgpud, self.marks, self._claim_check, self._uses, self._say)
         self._evictor = Evictor(self.cluster, self._cgpud, self._log)
@@ -462,9 +462,7 @@ class Agent(Counting):
         resource = keys.NV_GPU if pods.asks_by_names(pod) else keys.GPU_MEM
         counts = None if known else await self._counted(subject, resource)
         grant = by_memory(subject, pod, self.offer, self.gpus, counts, highprio)
-        self._start(
-            self.marks.assigned(pod) if known else self.marks.placed(pod, subject, grant, self.offer, self.gpus)
-        )
+        self._start(self.marks.assigned(pod) if known else self.marks.placed(pod, subject, grant))
         return grant
 
     async def _by_count(self, subject: Subject) -> Grant:

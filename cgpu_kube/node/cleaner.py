@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cgpu_kube import annotations as keys
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import podview
 from cgpu_kube.node.claimcheck import ClaimCheck
@@ -59,9 +60,15 @@ class Cleaner:
         self._say(subject, why)
 
     async def _mark(self) -> None:
+        slices: list[dict[str, Any]] | None = None
         for pod in self._cluster.pods_here():
-            if self._uses(pod) and str(pod["metadata"].get("uid")) in self._granted:
-                await self._marks.assigned(pod)
+            if not self._uses(pod) or str(pod["metadata"].get("uid")) not in self._granted:
+                continue
+            await self._marks.assigned(pod)
+            if podview.ids(pod) and not keys.names_gpus(podview.of_scheduler(pod)):
+                if slices is None:
+                    slices = (await self._cgpud.ask("slices"))["slices"]
+                await self._marks.restored(pod, slices)
 
     async def _clean(self) -> None:
         """Revoke the grants of pods that were not here twice in a row: one may be newer than the watch."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from cgpu_kube import annotations as keys
@@ -24,8 +24,10 @@ NO_RIGHT = 'cannot patch resource "pods"'
 class Marks:
     """Nothing here raises KubeError: a container starts without its mark."""
 
-    def __init__(self, cluster: Cluster, log: Any) -> None:
+    def __init__(self, cluster: Cluster, offered: Callable[[], tuple[Offer, Sequence[HostGpu]]], log: Any) -> None:
+        """@offered: what the node offers, and of which GPUs."""
         self._cluster = cluster
+        self._offered = offered
         self._log = log
         self._refused: dict[str, float] = {}  # uid of a pod, or "" for all of them -> until when
         self._chosen: dict[str, dict[str, tuple[int, ...]]] = {}  # uid -> GPUs of containers, until each has some
@@ -42,24 +44,49 @@ class Marks:
         if found is not None and not found.assigned:
             await self._write(pod, keys.assigned_patch(found, time.time_ns()))
 
-    async def placed(self, pod: Object, subject: Subject, grant: Grant, offer: Offer, gpus: Sequence[HostGpu]) -> None:
+    async def placed(self, pod: Object, subject: Subject, grant: Grant) -> None:
         """The GPUs of a pod that no extender has bound, once each of its containers has one: else it is counted on
         every GPU of the node. All at once: of an annotation with some containers the others are refused."""
-        need = pods.needs(pod)  # it was granted, so nothing is refused
         uuids = [grant["whole"]] if "whole" in grant else [slot["gpu"] for slot in grant["slots"]]
-        found = [gpu for gpu in gpus if gpu.uuid in uuids]
-        chosen = self._chosen.setdefault(subject.uid, {})
-        chosen[subject.container] = tuple(sorted(gpu.index for gpu in found))
+        found = tuple(sorted(gpu.index for gpu in self._offered()[1] if gpu.uuid in uuids))
+        self._chosen.setdefault(subject.uid, {})[subject.container] = found
+        await self._complete(pod, subject.uid)
+
+    async def restored(self, pod: Object, slices: Iterable[Mapping[str, Any]]) -> None:
+        """The same of containers that started in an earlier life of this agent. @slices: cgpud's, whose ids are those
+        of the containers in the pod's status."""
+        uid = str(pod["metadata"].get("uid"))
+        held = {row["id"]: row["slots"] for row in slices if row["uid"] == uid}
+        chosen = self._chosen.get(uid, {})
+        for name, container_id in podview.ids(pod).items():
+            if name not in chosen and container_id in held:
+                chosen[name] = tuple(sorted({slot["nv_minor"] for slot in held[container_id]}))
+        if chosen:
+            self._chosen[uid] = chosen
+            await self._complete(pod, uid)
+
+    async def _complete(self, pod: Object, uid: str) -> None:
+        """Write them, if each container has some."""
+        offer, gpus = self._offered()
+        by_index = {gpu.index: gpu for gpu in gpus}
+        chosen = self._chosen[uid]
+        indices = {index for found in chosen.values() for index in found}
+        try:
+            need = pods.needs(pod)
+        except KubeError:
+            return  # edited since its grant
         if (
             need is None
-            or not found
+            or not all(chosen.values())
+            or not indices <= by_index.keys()
             or podview.is_static(pod)
             or {one.name for one in need.containers} != chosen.keys()
         ):
             return
-        del self._chosen[subject.uid]
+        del self._chosen[uid]
         sizes = {gpu.index: offer.placed(gpu) for gpu in gpus}
-        texts = pods.annotated(need, chosen, offer.dev(found[0]), time.time_ns(), places=None, sizes=sizes)
+        dev = offer.dev(by_index[min(indices)])
+        texts = pods.annotated(need, chosen, dev, time.time_ns(), places=None, sizes=sizes)
         await self._write(pod, {**texts, keys.ASSIGNED: "true", keys.NEW_ASSIGNED: "true"})
 
     async def _write(self, pod: Object, texts: Mapping[str, str]) -> None:

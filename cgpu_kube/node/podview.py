@@ -43,6 +43,7 @@ class _State(TypedDict, total=False):
 
 class _ContainerStatus(TypedDict, total=False):
     name: Any
+    containerID: Any
     state: _State | None
 
 
@@ -101,9 +102,12 @@ def kept(pod: Object) -> Object:
     if is_static(pod):
         out["metadata"]["ownerReferences"] = [{"kind": NODE_KIND, "name": node_of(pod)}]
     if has_running(pod):
-        # Only pods with claims need the names; init containers are kept in the same list.
-        names = running(pod) if spec.get("resourceClaims") or "extendedResourceClaimStatus" in status else [""]
-        out["status"]["containerStatuses"] = [{"name": name, "state": {"running": {}}} for name in names]
+        # Only pods with GPUs need more; init containers are kept in the same list.
+        found = _running(pod) if uses_gpu(pod) else [{"name": ""}]
+        fields: tuple[str, ...] = ("name", "containerID")
+        out["status"]["containerStatuses"] = [
+            {"state": {"running": {}}} | {key: one[key] for key in fields if key in one} for one in found
+        ]
     may_use = uses_gpu(pod) and (not is_over(pod) or has_running(pod))
     counts = {MIRROR, *_ANNOTATIONS, *_ASKED, *_nv_keys(pod)} if may_use else {MIRROR}
     # A longer text than the parsers take is refused by them.
@@ -138,12 +142,22 @@ def uses_gpu(pod: Object) -> bool:
     return bool((pod.get("status") or {}).get("extendedResourceClaimStatus"))
 
 
-def running(pod: Object) -> list[str]:
-    """Names of its containers that run."""
+def _running(pod: Object) -> list[Object]:
     status = pod.get("status") or {}
     groups = ("initContainerStatuses", "containerStatuses")
     found = [one for key in groups for one in status.get(key) or []]
-    return [str(one.get("name")) for one in found if (one.get("state") or {}).get("running") is not None]
+    return [one for one in found if (one.get("state") or {}).get("running") is not None]
+
+
+def running(pod: Object) -> list[str]:
+    """Names of its containers that run."""
+    return [str(one.get("name")) for one in _running(pod)]
+
+
+def ids(pod: Object) -> dict[str, str]:
+    """Those of its containers that run, by their names, as the engine has them."""
+    found = {str(one.get("name")): str(one.get("containerID") or "").rpartition("/")[2] for one in _running(pod)}
+    return {name: one for name, one in found.items() if one}
 
 
 def full_name(pod: Object) -> str:

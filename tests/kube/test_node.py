@@ -1102,6 +1102,30 @@ async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World)
         assert world.slots(again)[0][0] == gpu
 
 
+async def test_a_restart_between_two_containers_of_a_pod_loses_no_mark(world: World) -> None:
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container("a", mem=6), container("b", mem=3), container("plain"))
+        first = await world.start(pod, "a")
+        ((gpu, _),) = world.slots(first)
+        await world.stop_agent()
+        await world.start_agent()
+        await ready(world)
+        second = await world.start(pod, "b")
+        ((other, _),) = world.slots(second)
+        await asyncio.sleep(0.5)
+        assert not world.api.get(PODS, "team", "p")["metadata"]["annotations"], "the kubelet has not said that it runs"
+        running = {"a": first, "b": second}
+        statuses = [
+            {"name": name, "containerID": f"containerd://{one}", "state": {"running": {}}}
+            for name, one in running.items()
+        ]
+        world.api.put(PODS, {**pod, "status": {"phase": "Running", "containerStatuses": statuses}})
+        await eventually(lambda: keys.ALLOCATION in world.api.get(PODS, "team", "p")["metadata"]["annotations"], "on")
+        found = keys.parse(world.api.get(PODS, "team", "p")["metadata"]["annotations"])
+        assert found is not None and found.containers == {"a": {gpu: 6}, "b": {other: 3}} and found.assigned
+
+
 async def test_an_edited_annotation_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a pod that runs, by its author: the agent looks at it at each clean-up of grants."""
 
