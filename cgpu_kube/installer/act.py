@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -140,7 +141,13 @@ class Acting:
         self._forget_dkms(found)
         (self._root / BUILD).unlink(missing_ok=True)  # until all files are there
         self._script("put", f"/{PLACE}/stage", whole=True)
-        write_file(self._root / BUILD, self._image.build + "\n", 0o644)
+        self._note_build(self._root / BUILD)
+
+    def _note_build(self, path: Path) -> None:
+        """Says that the files of this build are there. They are on the disk before: a power loss could else leave empty
+        ones, which no later round would replace."""
+        os.sync()
+        write_file(path, self._image.build + "\n", 0o644)
 
     # ---- modules ----
 
@@ -165,7 +172,7 @@ class Acting:
         for path in sorted((self._modules / found.kernel).glob("*.ko")):
             shutil.copy(path, target)
         self._must("depmod", found.kernel)
-        write_file(target / "BUILD", self._image.build + "\n", 0o644)
+        self._note_build(target / "BUILD")
 
     def _build_modules(self, found: Host) -> None:
         self._drop_copies()

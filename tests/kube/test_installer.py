@@ -220,6 +220,7 @@ def payload(tmp_path: Path) -> Path:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("cgpu_common.files.os.fsync", lambda fd: None)  # what is killed here is not the machine
+    monkeypatch.setattr(act.os, "sync", lambda: None)
     top = tmp_path / "host"
     for name in ("usr/bin", "run/systemd/system", "var/lib", f"lib/modules/{KERNEL}", "etc", "usr/local"):
         (top / name).mkdir(parents=True)
@@ -261,6 +262,20 @@ def test_a_bare_host(root: Path, payload: Path, tmp_path: Path) -> None:
         "/usr/local/bin/cgpu setup containerd --runtime /usr/local/bin/cgpu-runtime --json",
         "systemctl restart containerd",
     ]
+
+
+def test_files_are_on_the_disk_before_they_count(
+    root: Path, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power loss a BUILD that is there would keep files that are empty."""
+    fake, modules = Fake(root), some_modules(tmp_path)
+    builds = (root / host.BUILD, root / f"lib/modules/{KERNEL}/updates/cgpu/BUILD")
+    seen = []
+    monkeypatch.setattr(act.os, "sync", lambda: seen.append((fake.calls[-1], [one.exists() for one in builds])))
+    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    put = "bash /var/lib/cgpu-install/scripts/install put /var/lib/cgpu-install/stage"
+    assert seen == [(put, [False, False]), (f"depmod {KERNEL}", [True, False])]
+    assert all(one.exists() for one in builds)
 
 
 def test_a_module_that_the_kernel_refuses(root: Path, payload: Path, tmp_path: Path) -> None:
