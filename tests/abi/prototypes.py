@@ -30,7 +30,11 @@ CALLED = {
     "nv_get_adapter_state": "void *(u32 domain, u8 bus, u8 slot)",
     "nv_get_dev_minor": "u32 (void *nv)",
     "nvidia_get_rm_ops": "u32 (void *ops)",
+    "os_unlock_user_pages": "u32 (u64 count, void *pages, u32 flags)",
+    "rm_client_free_os_events": "void (u32 client)",
 }
+#: Of those, the ones that older releases have without the last argument, which they then do not read.
+ONE_LESS = {"os_unlock_user_pages"}
 #: Members of struct nv_rm_ops that hold from that branch on, in place of another one.
 SINCE = {"open_gpu_595": ("open_gpu", 595), "close_gpu_595": ("close_gpu", 595)}
 
@@ -103,7 +107,7 @@ def written(texts: dict[str, str]) -> dict[str, Prototype]:
 
 def theirs(tree: ogkm.Tree, names: set[str]) -> dict[str, Prototype]:
     """The driver's own prototypes of those functions."""
-    headers = [p for folder in (ogkm.COMMON, ogkm.UVM) for p in sorted((tree.root / folder).rglob("*.h"))]
+    headers = [p for folder in (ogkm.COMMON, ogkm.UVM, ogkm.UNIX) for p in sorted((tree.root / folder).rglob("*.h"))]
     found = {}
     for path in headers:
         text = bare(path.read_text(errors="replace"))
@@ -129,7 +133,9 @@ def differences(here: dict[str, Prototype], there: dict[str, Prototype]) -> list
         fits = mine.returns == other.returns or (
             "p" not in (mine.returns, other.returns) and int(mine.returns) >= int(other.returns)
         )
-        count = len(other.arguments) if name in handed_on else len(mine.arguments)
+        count = len(mine.arguments)
+        if name in handed_on or (name in ONE_LESS and len(other.arguments) == count - 1):
+            count = len(other.arguments)
         if mine.arguments[:count] != other.arguments or not fits:
             wrong.append(f"{name}: {mine.arguments} -> {mine.returns} here, {other.arguments} -> {other.returns} there")
     return wrong
