@@ -119,9 +119,17 @@ def _is_other_build(root: Path, run: Callable[..., Done], kernel: str, version: 
     return False
 
 
+def _is_by_hand(root: Path) -> bool:
+    """Of `make install`: what this installer puts has BUILD, or steps that are due. A removal that broke off may have
+    taken both, and the programs before them."""
+    return (root / f"{PREFIX[1:]}/bin/cgpud").exists() and not any((root / one).exists() for one in (BUILD, DUE))
+
+
 def _owner(root: Path, installed: str | None) -> str | None:
     if installed is not None:
         return None
+    if (root / LIST).exists():
+        return "make install"
     if (root / "usr/bin/cgpud").exists():
         return "packages"
     # Without dkms.conf it is what a removal that broke off has left.
@@ -146,7 +154,7 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
     """@run: Programs.run. OSError: @root is no root of a host."""
     kernel, paths = os.uname().release, proc.Paths.below(str(root))
     missing = tuple(one for one in TOOLS if not _has(root, one))
-    listed = _text(root / LIST)
+    listed = None if _is_by_hand(root) else _text(root / LIST)
     found = _SOURCES.findall(listed or "")
     installed = (found[-1] if found else "unknown") if listed is not None else None
     version = run("modinfo", "-k", kernel, "-F", "version", proc.MODULE) if not missing else Done(1, "", "")

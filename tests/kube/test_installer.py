@@ -332,6 +332,29 @@ def test_the_owner_of_another_installation(root: Path) -> None:
     assert host.read(root, Fake(root).run).owner == "packages"
 
 
+def test_what_make_install_has_put_stays(root: Path, payload: Path, tmp_path: Path) -> None:
+    """Into the installer's prefix, too."""
+    modules = some_modules(tmp_path)
+    for name in (host.LIST, "usr/local/bin/cgpud"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("file - /usr/src/cgpu-0.2.0/dkms.conf\n")
+    for removing in (False, True):
+        state = command.attempt(acting(Fake(root), payload, modules), removing)
+        assert (state.failed, state.reason) == (True, "OtherInstallation") and "by make install" in state.message
+    ours = {
+        "by its build": (host.BUILD, True),
+        "a step is due": (host.DUE, True),
+        "a removal": ("usr/local/bin/cgpud", False),
+    }
+    for why, (name, exists) in ours.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch() if exists else (root / name).unlink()
+        found = host.read(root, Fake(root).run)
+        assert (found.owner, found.installed) == (None, "0.2.0"), why
+        if exists:
+            (root / name).unlink()
+
+
 def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Path, tmp_path: Path) -> None:
     fake, modules = Fake(root), some_modules(tmp_path)
     command.attempt(acting(fake, payload, modules), removing=False)
