@@ -157,12 +157,16 @@ class Acting:
         for version in dict.fromkeys(versions):
             self._must("dkms", "remove", f"cgpu/{version}", "--all")
 
-    def _drop_copies(self) -> None:
+    def _drop_copies(self, running: str) -> None:
         for folder in sorted((self._root / "lib/modules").glob("*/updates/cgpu")):
+            kernel = folder.parents[1]
             shutil.rmtree(folder)
             if not any(folder.parent.iterdir()):
                 folder.parent.rmdir()
-            self._must("depmod", folder.parents[1].name)
+            if kernel.name == running or (kernel / "modules.order").exists():
+                self._must("depmod", kernel.name)
+            elif not any(kernel.iterdir()):  # of a kernel that was removed: depmod would write its files there again
+                kernel.rmdir()
 
     def _copy_modules(self, found: Host) -> None:
         self._forget_dkms(found)
@@ -175,7 +179,7 @@ class Acting:
         self._note_build(target / "BUILD")
 
     def _build_modules(self, found: Host) -> None:
-        self._drop_copies()
+        self._drop_copies(found.kernel)
         self._forget_dkms(found)
         name = f"cgpu/{self._image.version}"
         self._must("dkms", "add", name)
@@ -266,7 +270,7 @@ class Acting:
 
     def _remove(self, found: Host) -> None:
         self._forget_dkms(found)
-        self._drop_copies()
+        self._drop_copies(found.kernel)
         (self._root / BUILD).unlink(missing_ok=True)  # from now on not all files are there
         self._script("uninstall", whole=False)  # the list goes last: until then this step is repeated
 

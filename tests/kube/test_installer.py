@@ -381,6 +381,19 @@ def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Pa
     assert not (root / f"lib/modules/{KERNEL}/updates").exists()
 
 
+def test_removal_takes_modules_from_kernels_that_are_gone(root: Path, payload: Path, tmp_path: Path) -> None:
+    """Their packages have left the folder, since our modules were in it."""
+    fake, modules = Fake(root), some_modules(tmp_path)
+    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    for kernel, name in (("5.10.0-1", "updates/cgpu/a.ko"), ("5.10.0-2", "updates/a.ko"), ("5.10.0-3", "modules.order")):
+        (root / "lib/modules" / kernel / "updates/cgpu").mkdir(parents=True)
+        (root / "lib/modules" / kernel / name).touch()
+    fake.calls.clear()
+    assert command.attempt(acting(fake, payload, modules), removing=True).reason == "Removed"
+    assert [call for call in fake.calls if call.startswith("depmod")] == ["depmod 5.10.0-3", f"depmod {KERNEL}"]
+    assert {one.name for one in (root / "lib/modules").iterdir()} == {KERNEL, "5.10.0-2", "5.10.0-3"}
+
+
 def test_removal_leaves_an_engine_that_is_set_up_by_hand(root: Path, payload: Path, tmp_path: Path) -> None:
     fake, modules = Fake(root), some_modules(tmp_path)
     one = Acting(fake, host.image(payload, modules), payload, modules, by_hand=True)  # type: ignore[arg-type]
