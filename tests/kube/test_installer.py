@@ -385,7 +385,7 @@ def test_removal_takes_modules_from_kernels_that_are_gone(root: Path, payload: P
     """Their packages have left the folder, since our modules were in it."""
     fake, modules = Fake(root), some_modules(tmp_path)
     assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
-    for kernel, name in (("5.10.0-1", "updates/cgpu/a.ko"), ("5.10.0-2", "updates/a.ko"), ("5.10.0-3", "modules.order")):
+    for kernel, name in (("5.10.0-1", "updates/cgpu/a"), ("5.10.0-2", "updates/a"), ("5.10.0-3", "modules.order")):
         (root / "lib/modules" / kernel / "updates/cgpu").mkdir(parents=True)
         (root / "lib/modules" / kernel / name).touch()
     fake.calls.clear()
