@@ -56,14 +56,15 @@ SLICE_PATH = "/apis/resource.k8s.io/v1/resourceslices/n1-cgpu.io"
 
 def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
     """base has nothing that Kubernetes 1.20 lacks, and the whole is the sum of the parts."""
-    parts = {name: named(kustomized(kubectl, DEPLOY / name)) for name in ("base", "policies", "dra")}
+    parts = {name: named(kustomized(kubectl, DEPLOY / name)) for name in ("base", "disruption", "policies", "dra")}
     versions = {one["apiVersion"] for one in parts["base"].values()}
     assert versions == {"v1", "apps/v1", "rbac.authorization.k8s.io/v1", "node.k8s.io/v1"}
+    assert {one["apiVersion"] for one in parts["disruption"].values()} == {"policy/v1"}
     assert {one["apiVersion"] for one in parts["policies"].values()} == {"admissionregistration.k8s.io/v1"}
     whole = named(kustomized(kubectl))
     surge = whole["DaemonSet", "cgpu-node"]["spec"].pop("updateStrategy")  # Kubernetes 1.20 does not know the field
     assert surge == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    assert {**parts["base"], **parts["policies"], **parts["dra"]} == whole
+    assert {**parts["base"], **parts["disruption"], **parts["policies"], **parts["dra"]} == whole
 
 
 def test_the_version_is_the_products(objects: dict) -> None:
@@ -256,6 +257,7 @@ def test_the_charts_values(helm: Path) -> None:
 #: The first version of Kubernetes that serves a kind under its API version, by Kubernetes' own list of changes; kinds
 #: that are not here are as old as the chart's floor.
 SINCE = {
+    ("policy/v1", "PodDisruptionBudget"): 21,
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): 30,
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): 30,
     ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"): 36,
@@ -285,7 +287,7 @@ def test_what_the_clusters_version_lacks_is_left_out(helm: Path, tmp_path: Path,
     for api, kind in kinds:
         assert api in OLD or SINCE[api, kind] <= minor, (api, kind)
     for (api, kind), since in SINCE.items():
-        if minor >= since:
+        if minor >= since and not (kind == "PodDisruptionBudget" and scheduler["enabled"]):
             assert (api, kind) in kinds, "left out though it is served"
     strategy = named(found)["DaemonSet", "cgpu-node"]["spec"].get("updateStrategy", {}).get("rollingUpdate", {})
     assert ("maxSurge" in strategy) == (minor >= 22), "beta and on by default since 1.22"

@@ -83,5 +83,25 @@ def test_schedulers_make_claims_for_extended_resources(helm: Path, kubectl: Path
 def test_the_base_with_surge_is_the_base_and_the_whole_ones_patch(kubectl: Path) -> None:
     base, surge, every = (named(kustomized(kubectl, folder)) for folder in (DEPLOY / "base", DEPLOY / "surge", DEPLOY))
     agents = ("DaemonSet", "cgpu-node")
-    assert surge.keys() == base.keys() and {key for key in base if base[key] != surge[key]} == {agents}
+    disruption = named(kustomized(kubectl, DEPLOY / "disruption"))
+    assert surge.keys() == base.keys() | disruption.keys()
+    assert {key for key in base if base[key] != surge[key]} == {agents}
     assert surge[agents] == every[agents]
+
+
+def test_a_drain_leaves_one_extender(helm: Path, kubectl: Path) -> None:
+    """Of several; where there is one, alone or with its scheduler, a drain ends it."""
+    key = ("PodDisruptionBudget", "cgpu-extender")
+    scheduler = {"enabled": True, "image": {"repository": "a.org/s"}}
+    for objects in (kustomized(kubectl), kustomized(kubectl, DEPLOY / "surge"), rendered(helm, {})):
+        found = named(objects)
+        extender, budget = found["Deployment", "cgpu-extender"]["spec"], found[key]["spec"]
+        assert extender["replicas"] == 2 and budget["maxUnavailable"] == 1
+        assert budget["selector"]["matchLabels"].items() <= extender["template"]["metadata"]["labels"].items()
+        assert (
+            not budget["selector"]["matchLabels"].items()
+            <= found["DaemonSet", "cgpu-node"]["metadata"]["labels"].items()
+        )
+    for values in ({"extender": {"replicas": 1}}, {"extender": {"enabled": False}}, {"scheduler": scheduler}):
+        assert key not in named(rendered(helm, values)), values
+    assert key not in named(kustomized(kubectl, REPO / "deploy/own-scheduler"))

@@ -46,7 +46,10 @@ def test_it_is_the_whole_with_a_scheduler(own: dict, objects: dict) -> None:
         ("ValidatingAdmissionPolicy", "cgpu-scheduler-name"),
         ("ValidatingAdmissionPolicyBinding", "cgpu-scheduler-name"),
     }
-    assert objects.keys() - own.keys() == {("ClusterRoleBinding", "cgpu-extender-scheduler")}
+    assert objects.keys() - own.keys() == {
+        ("ClusterRoleBinding", "cgpu-extender-scheduler"),
+        ("PodDisruptionBudget", "cgpu-extender"),
+    }
     assert {key for key in objects.keys() & own.keys() if objects[key] != own[key]} == {
         ("Deployment", "cgpu-extender"),
         ("ValidatingAdmissionPolicy", "cgpu-claims"),  # the scheduler's account may make extended resources' claims
