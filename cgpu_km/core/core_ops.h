@@ -25,7 +25,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		26	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		27	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h, sched_step.h. */
 struct cgpu_sched_ops {
@@ -116,8 +116,8 @@ struct cgpu_nv_ops {
 	u32 (*branch)(const char *version);
 	const struct cgpu_abi *(*abi)(u32 branch);
 	u64 (*async_copies)(const u8 *caps, u32 size);
-	u32 (*engine)(u32 type, u64 async_copies);
-	bool (*on_graphics)(u32 type, u64 async_copies);
+	u32 (*engine)(u32 branch, u32 type, u64 async_copies);
+	bool (*on_graphics)(u32 branch, u32 type, u64 async_copies);
 	u32 (*engine_of_kind)(u32 kind);
 	bool (*is_vidmem)(u32 attr, u32 flags);
 	bool (*has_page_size)(u32 arch, u32 attr, u32 attr2);

@@ -9,6 +9,9 @@
 /* Controls whose number has this bit go to the firmware unseen by the driver. */
 #define GSS_LEGACY	0x8000u
 
+/* The first branch with numbers for copy engines that decompress. */
+#define BRANCH_DECOMP	560
+
 const struct cgpu_control_table *const cgpu_control_tables[CGPU_CONTROL_TABLES] = {
 	&cgpu_controls_client, &cgpu_controls_device, &cgpu_controls_gpu,
 	&cgpu_controls_engine, &cgpu_controls_object,
@@ -121,9 +124,13 @@ u64 cgpu_call_async_copies(const u8 *caps, u32 size)
 	return async;
 }
 
-/* The bit of a copy engine in what cgpu_call_async_copies() returns; 0: another engine. */
-static u64 copy_bit(u32 type)
+/* The bit of a copy engine in what cgpu_call_async_copies() returns; 0: another engine. Drivers before 560 have no
+ * decompressing ones: on Turing they put a channel with such a number on the runlist of graphics.
+ */
+static u64 copy_bit(u32 branch, u32 type)
 {
+	if (type >= NV2080_ENGINE_TYPE_COMP_DECOMP_COPY0 && type <= NV2080_ENGINE_TYPE_COMP_DECOMP_COPY19)
+		return branch < BRANCH_DECOMP ? 0 : 1ull << (type - NV2080_ENGINE_TYPE_COMP_DECOMP_COPY0);
 	if (type >= NV2080_ENGINE_TYPE_COPY0 && type <= NV2080_ENGINE_TYPE_COPY9)
 		return 1ull << (type - NV2080_ENGINE_TYPE_COPY0);
 	if (type >= NV2080_ENGINE_TYPE_COPY10 && type <= NV2080_ENGINE_TYPE_COPY19)
@@ -131,17 +138,16 @@ static u64 copy_bit(u32 type)
 	return 0;
 }
 
-/* Others may have a runlist of their own: SEC2, the engines that decompress, and copies if which are asynchronous is
- * not known.
- */
-bool cgpu_call_on_graphics(u32 type, u64 async_copies)
+/* Others may have a runlist of their own: SEC2, and copies if which are asynchronous is not known. */
+bool cgpu_call_on_graphics(u32 branch, u32 type, u64 async_copies)
 {
-	return type <= NV2080_ENGINE_TYPE_GR7 ||
-	       (async_copies && copy_bit(type) && !(copy_bit(type) & async_copies));
+	u64 copy = copy_bit(branch, type);
+
+	return type <= NV2080_ENGINE_TYPE_GR7 || (async_copies && copy && !(copy & async_copies));
 }
 
 /* The driver puts a channel of an engine that the chip lacks on the runlist of graphics (kfifoGetDefaultRunlist()). */
-u32 cgpu_call_engine(u32 type, u64 async_copies)
+u32 cgpu_call_engine(u32 branch, u32 type, u64 async_copies)
 {
 	if (type <= NV2080_ENGINE_TYPE_GR7)
 		return CGPU_ENGINE_GR;
@@ -154,7 +160,7 @@ u32 cgpu_call_engine(u32 type, u64 async_copies)
 		return CGPU_ENGINE_NVJPG;
 	if (type == NV2080_ENGINE_TYPE_OFA0 || type == NV2080_ENGINE_TYPE_OFA1)
 		return CGPU_ENGINE_OFA;
-	return copy_bit(type) & async_copies ? CGPU_ENGINE_OTHER : CGPU_ENGINE_GR;
+	return copy_bit(branch, type) & async_copies ? CGPU_ENGINE_OTHER : CGPU_ENGINE_GR;
 }
 
 u32 cgpu_call_engine_of_kind(u32 kind)

@@ -48,13 +48,13 @@ const struct cgpu_abi *cgpu_call_abi(u32 branch);
 
 /* The copy engines with a runlist of their own, bit n: COPYn, by the answer to CE_GET_ALL_CAPS of @size bytes. */
 u64 cgpu_call_async_copies(const u8 *caps, u32 size);
-/* enum cgpu_engine of an NV2080_ENGINE_TYPE_* on a GPU with the asynchronous copy engines @async_copies, 0:
- * unknown. GR is all that may be on the runlist of graphics: 0, which the driver takes as GR0, the copy engines
+/* enum cgpu_engine of an NV2080_ENGINE_TYPE_* of @branch on a GPU with the asynchronous copy engines @async_copies,
+ * 0: unknown. GR is all that may be on the runlist of graphics: 0, which the driver takes as GR0, the copy engines
  * that are not in @async_copies, and what is not known.
  */
-u32 cgpu_call_engine(u32 type, u64 async_copies);
+u32 cgpu_call_engine(u32 branch, u32 type, u64 async_copies);
 /* True: surely on the runlist of graphics. */
-bool cgpu_call_on_graphics(u32 type, u64 async_copies);
+bool cgpu_call_on_graphics(u32 branch, u32 type, u64 async_copies);
 /* The video engine whose objects are of @kind (enum cgpu_kind); CGPU_ENGINE_OTHER: none. */
 u32 cgpu_call_engine_of_kind(u32 kind);
 

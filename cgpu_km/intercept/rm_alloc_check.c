@@ -127,7 +127,8 @@ static bool new_group(struct ckm_alloc *a)
 		return false;
 	core = ckm_core_enter();
 	a->obj->group->type = min_t(u32, type, U8_MAX);
-	a->obj->group->on_graphics = a->slot && core->nv.on_graphics(type, a->slot->gpu->async_copies);
+	a->obj->group->on_graphics = a->slot && core->nv.on_graphics(ckm_driver_branch(), type,
+								      a->slot->gpu->async_copies);
 	ckm_core_leave();
 	return true;
 }
@@ -349,10 +350,11 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		obj->bytes = bytes;
 		break;
 	case CGPU_KIND_TSG:
-		obj->engine = core->nv.engine(get32(p, NV_TSG_ENGINE), copies);
+		obj->engine = core->nv.engine(ckm_driver_branch(), get32(p, NV_TSG_ENGINE), copies);
 		break;
 	case CGPU_KIND_CHANNEL:
-		obj->engine = core->nv.engine(get32(p, ckm_driver_abi()->channel_engine), copies);
+		obj->engine = core->nv.engine(ckm_driver_branch(),
+					      get32(p, ckm_driver_abi()->channel_engine), copies);
 		break;
 	}
 	ckm_core_leave();

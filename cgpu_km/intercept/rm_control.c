@@ -347,9 +347,10 @@ static long bind(struct control *c)
 	const struct ckm_group *group = container_of(c->obj, struct ckm_obj, core)->group;
 	u64 copies = c->slot ? c->slot->gpu->async_copies : 0;
 	const struct cgpu_core_ops *core = ckm_core_enter();
-	u32 type = get32(params_of(c), 0);
-	bool same = group ? type == group->type || (group->on_graphics && core->nv.on_graphics(type, copies)) :
-		    core->nv.engine(type, copies) == CGPU_ENGINE_OTHER;
+	u32 type = get32(params_of(c), 0), branch = ckm_driver_branch();
+	bool same = group ? type == group->type ||
+			    (group->on_graphics && core->nv.on_graphics(branch, type, copies)) :
+		    core->nv.engine(branch, type, copies) == CGPU_ENGINE_OTHER;
 
 	ckm_core_leave();
 	if (c->slot && same)

@@ -402,11 +402,6 @@ CORE = {
     "NV_OUR_HANDLES": [],
     "NV_OUR_HANDLES_SPAN": [],
     "UVM_MAP_DYN_PARALLELISM": ["UVM_MAP_DYNAMIC_PARALLELISM_REGION"],
-    # Engines that not every branch has a number for: of 570 and 560.
-    "NV2080_ENGINE_TYPE_NVENC3": [],
-    "NV2080_ENGINE_TYPE_COPY10": [],
-    "NV2080_ENGINE_TYPE_COPY19": [],
-    "NV2080_ENGINE_TYPE_OFA1": [],
     # The largest of all branches; the table has each branch's.
     "NV_MEM_PARAMS_SIZE": [],
     "NV_FB_INFO_V2_SIZE": [],

@@ -289,24 +289,43 @@ def test_only_charged_kinds_are_video_memory():
     assert {r.number for r in ROWS["class"] if r.verdict == "VIDMEM"} == {C.NV01_MEMORY_LOCAL_USER}
 
 
-@given(st.integers(0, 2**32 - 1) | st.integers(0, 0x60), st.sampled_from([0, 2**64 - 1]) | st.integers(0, 2**64 - 1))
-def test_the_engine_of_a_channel(number, copies):
+COPIES = [*range(0x9, 0x13), *range(0x34, 0x3E)]  #: COPY0 to COPY19
+DECOMPRESS = [*range(0x40, 0x54)]  #: from 560 on the same engines, which GPU_GET_ENGINES_V2 lists by these numbers
+
+
+@given(
+    branches,
+    st.integers(0, 2**32 - 1) | st.integers(0, 0x60),
+    st.sampled_from([0, 2**64 - 1]) | st.integers(0, 2**64 - 1),
+)
+def test_the_engine_of_a_channel(branch, number, copies):
     """NV2080_ENGINE_TYPE_* of class/cl2080_notification.h, of 535 to 595; 0 is GR0 to the driver.
 
     What is not known to have a runlist of its own may be on that of graphics: a copy engine that is no asynchronous
     one, and a number of no engine (kfifoGetDefaultRunlist() of the driver).
     """
-    engines = [*range(0x9, 0x13), *range(0x34, 0x3E)]
+    engines = [*enumerate(COPIES), *(enumerate(DECOMPRESS) if branch >= 560 else ())]
     want = {
-        **{engine: lib.CGPU_ENGINE_OTHER for n, engine in enumerate(engines) if copies >> n & 1},
+        **{engine: lib.CGPU_ENGINE_OTHER for n, engine in engines if copies >> n & 1},
         **dict.fromkeys(range(0x13, 0x1B), lib.CGPU_ENGINE_NVDEC),
         **dict.fromkeys((0x1B, 0x1C, 0x1D, 0x3F), lib.CGPU_ENGINE_NVENC),
         **dict.fromkeys(range(0x2B, 0x33), lib.CGPU_ENGINE_NVJPG),
         **dict.fromkeys((0x33, 0x3E), lib.CGPU_ENGINE_OFA),
     }
-    assert lib.cgpu_call_engine(number, copies) == want.get(number, lib.CGPU_ENGINE_GR)
-    shared = {engine for n, engine in enumerate(engines) if copies and not copies >> n & 1}
-    assert lib.cgpu_call_on_graphics(number, copies) == (number <= 8 or number in shared), "else unknown"
+    assert lib.cgpu_call_engine(branch, number, copies) == want.get(number, lib.CGPU_ENGINE_GR)
+    shared = {engine for n, engine in engines if copies and not copies >> n & 1}
+    assert lib.cgpu_call_on_graphics(branch, number, copies) == (number <= 8 or number in shared), "else unknown"
+
+
+@given(branches, st.integers(0, 19), st.integers(0, 2**64 - 1))
+def test_a_copy_engine_that_decompresses_is_the_copy_engine(branch, n, copies):
+    """gpuGetRmEngineType() of 560 and later. Before, it is no engine, and what is none may be on graphics' runlist."""
+    pair = COPIES[n], DECOMPRESS[n]
+    if branch >= 560:
+        assert len({lib.cgpu_call_engine(branch, number, copies) for number in pair}) == 1
+        assert len({lib.cgpu_call_on_graphics(branch, number, copies) for number in pair}) == 1
+    else:
+        assert lib.cgpu_call_engine(branch, pair[1], copies) == lib.CGPU_ENGINE_GR
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
