@@ -107,7 +107,9 @@ static const struct cgpu_class rows[] = {
 	  .copied_in = true },
 	{ 0xa083, 535, 0, CGPU_KIND_REFUSED, DOC("NVA083_GRID_DISPLAYLESS", "class/cla083.h",
 	  "graphics") },
-	{ 0xa0bc, 550, 20, CGPU_KIND_REFUSED, DOC("NVENC_SW_SESSION", "class/cla0bc.h", "video") },
+	{ 0xa0bc, 550, 20, CGPU_KIND_REFUSED, DOC("NVENC_SW_SESSION", "class/cla0bc.h",
+	  "the driver keeps the address of the memory that it names without a reference, and reads "
+	  "there once a second") },
 	{ 0xa140, 535, 16, CGPU_KIND_REFUSED, DOC("KEPLER_INLINE_TO_MEMORY_B", "class/cla140.h",
 	  "graphics") },
 	{ 0xb2cc, 535, 8, CGPU_KIND_REFUSED, DOC("MAXWELL_PROFILER_DEVICE", "class/clb2cc.h",

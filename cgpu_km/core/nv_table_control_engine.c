@@ -29,6 +29,7 @@
 
 /* Queries of nvidia-smi, which shows N/A without them. */
 #define OPAQUE	"not in the public driver: what it does is not known"
+#define ENCODE	"libnvidia-encode sends it when it opens a session: not in the public driver, so what it does is not known"
 #define POWER	"power of the whole card follows what neighbours do; not in the public driver"
 
 static const struct cgpu_control rows[] = {
@@ -188,6 +189,8 @@ static const struct cgpu_control rows[] = {
 	{ 0x20808162, 550, 1, CGPU_PEERS, DOC("unnamed", NULL,
 	  "behind the capabilities of peers: libcuda takes an error for no peer; of a container with "
 	  "several GPUs answered: succeeds, not forwarded"), .copied_in = true },
+	{ 0x20808163, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL, ENCODE) },
+	{ 0x20808165, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL, ENCODE) },
 	{ 0x20808513, 535, 1432, CGPU_READ_THERMAL,
 	  DOC("NV2080_CTRL_CMD_THERMAL_SYSTEM_EXECUTE_V2_PHYSICAL", H_2080THERMAL,
 	  "temperature: instructions that read, no others; named from 575 on"), .copied_in = true },
@@ -199,6 +202,7 @@ static const struct cgpu_control rows[] = {
 	{ 0x20809038, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL, OPAQUE) },
 	{ 0x20809064, 535, 520, CGPU_PASS, DOC("unnamed", NULL, CLOCKS) },
 	{ 0x2080a026, 535, 532, CGPU_PASS, DOC("unnamed", NULL, CLOCKS) },
+	{ 0x2080a028, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL, ENCODE) },
 	{ 0x2080a0a7, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL,
 	  "clocks of the card: not in the public driver, so what else it does is not known") },
 	{ 0x2080a612, 535, 0, CGPU_REFUSE, DOC("unnamed", NULL, POWER) },

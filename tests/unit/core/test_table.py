@@ -356,6 +356,25 @@ def test_a_session_is_of_the_engine_that_its_class_names():
         assert lib.cgpu_call_engine_of_kind(number) == engine
 
 
+PAGES = ["docs/user/support.md", "docs/decisions/0031-video-engines-are-frozen-counted-and-charged.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_an_encoder_lacks_is_on_the_page(page):
+    """A class of NVENC passes, and still NVIDIA's library opens no session: the page has what is refused to it."""
+    text = (Path(__file__).resolve().parents[3] / page).read_text()
+    rows = [r for r in ALL if "libnvidia-encode" in r.note]
+    assert {r.number for r in rows} == {0x20808163, 0x20808165, 0x2080A028}
+    assert all(r.refused for r in rows)
+    assert [hex(r.number) for r in rows if hex(r.number) not in text] == []
+    assert "NVENC, NVJPG and OFA work in a slice" not in text
+
+
+def test_a_refused_session_says_what_is_wrong_with_it():
+    (row,) = [r for r in ROWS["class"] if r.number == 0xA0BC]
+    assert row.refused and "without a reference" in row.note
+
+
 def test_opaque_controls_are_refused():
     assert len(calltable.opaque()) == 2
     for cmd in (0x2080A097, 0x00008001, 0x20810107, 0x2081FFFF, 0x20818001):
