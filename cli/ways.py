@@ -100,16 +100,30 @@ def _engines() -> Iterator[Way]:
         yield Way("engine", f"{one.name}, which reads `/{one.seen}`", holds, one.remedy, NEVER if one.works else "–")
 
 
+SAME = "the same, and "
 #: The first minor version of Kubernetes 1 of each row: what holds, what to apply, what was tried.
 CLUSTERS = {
     20: ("`aliyun.com/gpu-mem`; [kubernetes.md](kubernetes.md)", "`kubectl apply -k deploy/kubernetes/base`", "1.20"),
-    30: ("the same, and admission policies", "the same, and `kubectl apply -k deploy/kubernetes/policies`", NEVER),
+    22: (
+        f"{SAME}at an update a node's next agent starts before the last one ends",
+        "`kubectl apply -k deploy/kubernetes/surge`",
+        NEVER,
+    ),
+    30: (f"{SAME}admission policies", f"{SAME}`kubectl apply -k deploy/kubernetes/policies`", NEVER),
     34: (
         "the same, and claims (DRA); before 1.36 with the feature gate DRAConsumableCapacity",
         "`kubectl apply -k deploy/kubernetes`",
         "1.36 by recorded objects",
     ),
 }
+
+
+def applied(minor: int) -> list[str]:
+    """What to apply to Kubernetes 1.@minor."""
+    found: list[str] = []
+    for _, do, _ in (row for first, row in CLUSTERS.items() if first <= minor):
+        found = [*found, do.removeprefix(SAME)] if do.startswith(SAME) else [do]
+    return found
 
 
 def _clusters() -> Iterator[Way]:
@@ -207,9 +221,7 @@ def _do(site: Site) -> str:
         return f"{site.use}; all lines: the link"
     steps = [site.install, f"{_set_up(TOOLKIT)}, without NVIDIA's toolkit {_set_up(site.engine)}"]
     if site.minor:
-        steps += [
-            do.removeprefix("the same, and ") for first, (_, do, _) in CLUSTERS.items() if first <= site.minor < 34
-        ]
+        steps += applied(site.minor)
     return "; ".join(filter(None, [*steps, site.use])) + "; all lines: the link"
 
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from deployed import DEPLOY, REPO, Policy, kustomized, named, rendered
+from test_deploy import OLD, SINCE
+
+from cgpu_cli import ways
 
 
 def alerts(helm: Path, **values: object) -> set[str]:
@@ -105,3 +109,16 @@ def test_a_drain_leaves_one_extender(helm: Path, kubectl: Path) -> None:
     for values in ({"extender": {"replicas": 1}}, {"extender": {"enabled": False}}, {"scheduler": scheduler}):
         assert key not in named(rendered(helm, values)), values
     assert key not in named(kustomized(kubectl, REPO / "deploy/own-scheduler"))
+
+
+@pytest.mark.parametrize("first", ways.CLUSTERS)
+def test_the_page_chooses_by_the_version(kubectl: Path, first: int) -> None:
+    """docs/user/start.md: what the version serves, with an agent that surges wherever a DaemonSet can."""
+    folders = re.findall(r"apply -k (deploy/kubernetes\S*?)`", " ".join(ways.applied(first)))
+    objects = [one for folder in folders for one in kustomized(kubectl, REPO / folder)]
+    for one in objects:
+        assert one["apiVersion"] in OLD or SINCE[one["apiVersion"], one["kind"]] <= first, one["kind"]
+    strategy = named(objects)["DaemonSet", "cgpu-node"]["spec"].get("updateStrategy", {}).get("rollingUpdate", {})
+    assert ("maxSurge" in strategy) == (first >= 22)
+    policies = [one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"]
+    assert bool(policies) == (first >= 30)

@@ -251,13 +251,13 @@ def test_the_chart_with_its_own_scheduler_has_all_that_it_needs() -> None:
 
 @pytest.mark.parametrize("page", ["docs/user/kubernetes-node.md", "docs/user/start.md"])
 def test_the_namespace_is_there_before_the_installer(page: str) -> None:
-    """deploy/kubernetes/installer has no Namespace: base has, and the chart's lines make it."""
+    """deploy/kubernetes/installer has no Namespace: surge has, and the chart's lines make it."""
     seen = 0
     for name, block in blocks():
         for what in re.finditer(r"deploy/kubernetes/installer|installer\.enabled=true", block if name == page else ""):
             seen += 1
             before = block[: what.start()]
-            made = r"apply -k deploy/kubernetes/base|create namespace cgpu-system|--create-namespace"
+            made = r"apply -k deploy/kubernetes/surge|create namespace cgpu-system|--create-namespace"
             assert re.search(made, before), block
     assert seen
 
