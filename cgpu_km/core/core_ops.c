@@ -105,6 +105,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.uvm			= cgpu_call_uvm,
 		.knows_driver		= cgpu_call_knows_driver,
 		.branch			= cgpu_call_branch,
+		.part			= cgpu_call_part,
 		.abi			= cgpu_call_abi,
 		.async_copies		= cgpu_call_async_copies,
 		.engine			= cgpu_call_engine,

@@ -114,6 +114,7 @@ struct cgpu_nv_ops {
 	const struct cgpu_uvm_call *(*uvm)(u32 branch, u32 nr);
 	bool (*knows_driver)(const char *version);
 	u32 (*branch)(const char *version);
+	const struct cgpu_branch_part *(*part)(u32 branch);
 	const struct cgpu_abi *(*abi)(u32 branch);
 	u64 (*async_copies)(const u8 *caps, u32 size);
 	u32 (*engine)(u32 branch, u32 type, u64 async_copies);

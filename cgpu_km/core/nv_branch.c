@@ -18,6 +18,22 @@ const u32 cgpu_branch_count = sizeof(cgpu_branches) / sizeof(cgpu_branches[0]);
  */
 #define CGPU_BRANCH_COMPARED	595
 
+/* Of the branches behind it, as make test-abi counts them; tests/unit/core/test_ogkm.py holds these numbers to it. */
+static const struct cgpu_branch_part parts[] = {
+	{ 610, 8, 462 },
+	{ 615, 142, 470 },
+};
+
+/* The first minor of a branch that the rows hold for. Earlier releases of 535 export nothing to GPL modules, and
+ * nvidia-uvm of 550.40.07 has the structs of 545.
+ */
+static const struct {
+	u32 branch, minor;
+} least[] = {
+	{ 535, 146 },
+	{ 550, 54 },
+};
+
 /* Oldest first; each line holds until the next one. */
 static const struct cgpu_abi abi[] = {
 	/* since, op: params_size, status, dmabuf_handles, util: stride, pid, reset_aware,
@@ -40,24 +56,39 @@ const struct cgpu_abi *cgpu_call_abi(u32 branch)
 	return &abi[i];
 }
 
-/* "580" of "580.105.08"; 0 if there is no such thing. */
+/* The number at @text, of at most six digits, and what follows it; 0 if there is none. */
+static u32 number(const char *text, const char **end)
+{
+	u32 value = 0, i;
+
+	for (i = 0; text[i] >= '0' && text[i] <= '9' && i < 6; i++)
+		value = value * 10 + (u32)(text[i] - '0');
+	*end = text + i;
+	return value;
+}
+
+/* "580" of "580.105.08"; 0 if there is no such thing, or if no row holds for that release. */
 static u32 branch_of(const char *version)
 {
-	size_t len = strlen(version), i;
-	u32 branch = 0;
+	const char *rest;
+	u32 branch = number(version, &rest), minor, i;
 
-	for (i = 0; i < len && version[i] >= '0' && version[i] <= '9' && i < 6; i++)
-		branch = branch * 10 + (u32)(version[i] - '0');
-	return i && i < len && version[i] == '.' ? branch : 0;
+	if (*rest != '.')
+		return 0;
+	minor = number(rest + 1, &rest);
+	for (i = 0; i < sizeof(least) / sizeof(least[0]); i++)
+		if (branch == least[i].branch && minor < least[i].minor)
+			return 0;
+	return branch;
 }
 
 u32 cgpu_call_branch(const char *version)
 {
 	u32 branch = branch_of(version), i = cgpu_branch_count;
 
-	while (--i && cgpu_branches[i] > branch)
-		;
-	return cgpu_branches[i];
+	while (i && cgpu_branches[i - 1] > branch)
+		i--;
+	return i ? cgpu_branches[i - 1] : 0;
 }
 
 bool cgpu_call_knows_driver(const char *version)
@@ -67,3 +98,12 @@ bool cgpu_call_knows_driver(const char *version)
 	return branch && branch <= CGPU_BRANCH_COMPARED && cgpu_call_branch(version) == branch;
 }
 
+const struct cgpu_branch_part *cgpu_call_part(u32 branch)
+{
+	u32 i;
+
+	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		if (parts[i].branch == branch)
+			return &parts[i];
+	return NULL;
+}

@@ -23,9 +23,18 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr);
 bool cgpu_call_knows_driver(const char *version);
 
 /* The branch of the rows for this driver: its own, or for an unknown one (accepted by
- * parameter) the nearest older one.
+ * parameter) the nearest older one. 0: no row holds for it, because it is older than all of
+ * them or has no number.
  */
 u32 cgpu_call_branch(const char *version);
+
+/* A branch whose rows were compared with NVIDIA's sources in part: how many of how many. */
+struct cgpu_branch_part {
+	u32 branch, compared, rows;
+};
+
+/* NULL: all rows of @branch were compared. */
+const struct cgpu_branch_part *cgpu_call_part(u32 branch);
 
 /* What the shell needs that is not the same in all branches: offsets, but for reset_aware. */
 struct cgpu_abi {

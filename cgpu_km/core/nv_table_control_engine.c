@@ -29,7 +29,7 @@
 
 /* Queries of nvidia-smi, which shows N/A without them. */
 #define OPAQUE	"not in the public driver: what it does is not known"
-#define ENCODE	"libnvidia-encode sends it when it opens a session: not in the public driver, so what it does is not known"
+#define ENCODE	"not in the public driver: what it does is not known; libnvidia-encode opens no session without it"
 #define POWER	"power of the whole card follows what neighbours do; not in the public driver"
 
 static const struct cgpu_control rows[] = {

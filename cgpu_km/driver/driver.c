@@ -16,7 +16,7 @@
 
 static bool any_driver;
 module_param(any_driver, bool, 0644);
-MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not wholly checked against, from the next first container on (default: refuse)");
+MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not wholly checked against, from the next first container on (default: refuse); never one without rows");
 
 struct nvidia_stack_s;		/* the driver's */
 
@@ -158,8 +158,20 @@ u32 ckm_driver_minor_of(void *nv)
 	return ckm_call_original((unsigned long)nv, 0, 0, 0, 0, 0, get_dev_minor);
 }
 
+/* What the rows are worth for a driver that they were not wholly checked against. */
+static void say_unknown(const struct cgpu_branch_part *part)
+{
+	if (part->branch)
+		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u, of which %u of %u were compared with NVIDIA's sources of that branch: docs/user/support.md\n",
+				   version, branch, part->compared, part->rows);
+	else
+		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u, which were compared with NVIDIA's sources of that branch and not of this release: docs/user/support.md\n",
+				   version, branch);
+}
+
 int ckm_driver_get(bool quiet)
 {
+	struct cgpu_branch_part part = {};
 	const struct cgpu_core_ops *core;
 	bool known;
 	int ret;
@@ -170,7 +182,7 @@ int ckm_driver_get(bool quiet)
 	}
 	if (!symbol_get(PIN)) {
 		if (!quiet)
-			pr_err_ratelimited("nvidia.ko is not loaded, or exports nothing to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
+			pr_err_ratelimited("nvidia.ko is not loaded, or exports nothing to GPL modules (open modules from 535.146 or 550.54 on do)\n");
 		return -ENODEV;
 	}
 	ret = find_functions();
@@ -196,13 +208,18 @@ int ckm_driver_get(bool quiet)
 	}
 	known = core->nv.knows_driver(version);
 	branch = core->nv.branch(version);
+	if (core->nv.part(branch))
+		part = *core->nv.part(branch);
 	abi = *core->nv.abi(branch);
 	fb_info_size = params_size(core, NV2080_CTRL_FB_GET_INFO_V2);
 	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
 	ckm_core_leave();
-	if (!known && !any_driver) {
-		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u: docs/user/support.md has what is known of it\n",
-				   version, branch);
+	if (!branch)
+		pr_err_ratelimited("driver '%s' has no rows in the call table, whose first are of 535.146 and 550.54: refused, with any_driver=1 too\n",
+				   version);
+	else if (!known && !any_driver)
+		say_unknown(&part);
+	if (!branch || (!known && !any_driver)) {
 		ret = -EOPNOTSUPP;
 		goto err_put;
 	}

@@ -45,8 +45,8 @@ struct ckm_gpu_desc {
  * (ckm_lock).
  *
  * Return: 0. -ENODEV: nvidia.ko is not loaded, refuses its kernel interface or lacks a
- * function that is needed, or no core is loaded. -EOPNOTSUPP: the call table was not
- * checked against the version and the parameter any_driver is not set.
+ * function that is needed, or no core is loaded. -EOPNOTSUPP: the call table has no rows for
+ * the version, or was not wholly checked against it and the parameter any_driver is not set.
  */
 int ckm_driver_get(bool quiet);
 void ckm_driver_put(void);

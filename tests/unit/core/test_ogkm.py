@@ -16,6 +16,7 @@ import check
 import differences
 import layouts
 import ogkm
+from corelib import ffi, lib
 
 HEADER = """
 typedef unsigned int NvU32;
@@ -156,6 +157,17 @@ def test_the_form_of_the_record():
     """make abi-doc reads it."""
     for tag in json.loads(check.OUTCOME.read_text())["tags"]:
         assert tag["rows"]["rows"] == tag["rows"]["compared"] + tag["rows"]["open"]
+
+
+def test_the_core_has_the_numbers_of_the_comparison():
+    """Of branches that were compared in part: the kernel log and cgpu doctor say them."""
+    rows = {int(one["tag"].split(".")[0]): one["rows"] for one in json.loads(check.OUTCOME.read_text())["tags"]}
+    for branch in calltable.BRANCHES:
+        part = lib.cgpu_call_part(branch)
+        known = lib.cgpu_call_knows_driver(f"{branch}.999.01".encode())
+        assert (part == ffi.NULL) == known
+        if not known:
+            assert (part.branch, part.compared, part.rows) == (branch, rows[branch]["compared"], rows[branch]["rows"])
 
 
 def test_each_name_of_the_core_was_compared():

@@ -50,8 +50,12 @@ UNKNOWN = {"version": "615.71.09", "called": "620.6.0"}
 NOT_ACCEPTED = {
     "compared in part": ({"version": "615.71.09"}, "615.71.09", 615),
     "unknown, newer": (UNKNOWN, "620.6.0", 615),
-    "unknown, older": ({"version": "535.261.03", "called": "525.147.05"}, "525.147.05", 535),
-    "no number": ({"version": "580.105.08", "called": "main"}, "main", 535),
+    "unknown, between": ({"version": "595.45.04", "called": "600.1"}, "600.1", 595),
+}
+NO_ROWS = {
+    "older": ({"version": "535.261.03", "called": "525.147.05"}, "525.147.05"),
+    "other structs": ({"version": "550.163.01", "called": "550.40.07"}, "550.40.07"),
+    "no number": ({"version": "580.105.08", "called": "main"}, "main"),
 }
 
 
@@ -64,9 +68,22 @@ def test_a_release_that_was_not_compared_is_refused(parameters: dict[str, str], 
             Box("b8" * 32, 256)
         assert refused.value.errno == errno.EOPNOTSUPP
         assert re.search(
-            rf"driver {name} is of no branch .*any_driver=1 accepts it with the rows of {rows}", kernel_log.news()
+            rf"driver {name} is of no branch .*any_driver=1 accepts it with the rows of {rows}, .*compared",
+            kernel_log.news(),
         )
         assert (Box.listed(), list(Path("/dev/cgpu").iterdir())) == ([], [])
+        assert int(Path("/sys/module/nvsim/refcnt").read_text()) == 0
+
+
+@pytest.mark.usefixtures("any_driver")
+@pytest.mark.parametrize(("parameters", "name"), NO_ROWS.values(), ids=NO_ROWS)
+def test_a_release_without_rows_is_refused_with_any_driver_too(parameters: dict[str, str], name: str, kernel_log):
+    kernel_log.news()
+    with nvsim_as("t4", **parameters):
+        with pytest.raises(OSError) as refused:
+            Box("b8" * 32, 256)
+        assert refused.value.errno == errno.EOPNOTSUPP
+        assert f"driver '{name}' has no rows in the call table" in kernel_log.news()
         assert int(Path("/sys/module/nvsim/refcnt").read_text()) == 0
 
 
