@@ -14,15 +14,20 @@ from cgpu_common import mps as names
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
-from .branches import BRANCHES, PARTLY
+from .branches import BRANCHES, COMPARED, LEAST_MINOR, rows_for
 from .columns import cut
 from .edit import TOOLKIT
 from .facts import OK, PROBLEM, ROOT_ONLY, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)
-LEAST_MINOR = {535: 146, 550: 40}
+#: Why a release of a branch that has rows has none.
+TOO_EARLY = {
+    535: "exports no RM calls to other modules",
+    550: "has other structures of nvidia-uvm than the call table",
+}
 #: The first releases with the fixes of NVIDIA's security bulletin 5861 of September 2026 (docs/security.md).
+UNFIXED = "without the fixes of NVIDIA's bulletin 5861: a container can attack the driver"
 DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610.57.04")}
 
 #: Without CVE-2024-0132, CVE-2025-23359, CVE-2025-23266, CVE-2025-23267 and CVE-2026-24260.
@@ -125,6 +130,21 @@ def module(facts: Facts) -> Finding:
     return Finding("module", OK, f"cgpu_km {facts.module}, core {facts.core}")
 
 
+def _worth(branch: int, rows: int) -> str:
+    """What is known of the rows of @rows for a driver of @branch, which was not wholly compared."""
+    known = "all" if rows in BRANCHES else "{} of {}".format(*COMPARED[rows])
+    of = "that branch" if rows == branch else f"branch {rows}, not of {branch}"
+    return f"the rows of {rows}, {known} of them compared with NVIDIA's sources of {of}"
+
+
+def _refused_driver(branch: int, release: str, rows: int) -> Finding:
+    why = "was compared with NVIDIA's sources in part" if rows == branch else "is not known to this version"
+    remedy = f"any_driver=1 of cgpu_km accepts it with {_worth(branch, rows)}: docs/user/support.md"
+    return Finding(
+        "driver", PROBLEM, f"branch {branch} of {release} {why}", f"{remedy}; or {DRIVER_REMEDIES['branch']}"
+    )
+
+
 def driver(facts: Facts) -> Finding:
     name, text = "driver", facts.driver_text
     found = re.search(r"\b([0-9]{3})\.([0-9]{1,4})(?:\.[0-9]+)?\b", text)
@@ -134,24 +154,24 @@ def driver(facts: Facts) -> Finding:
         why = f"{text}: proprietary, exports nothing to other modules"
         return Finding(name, PROBLEM, why, DRIVER_REMEDIES["proprietary"])
     if not found:
-        return Finding(name, WARNING, f"no version in {text!r}", "docs/user/support.md")
-    branch, minor = int(found[1]), int(found[2])
-    if branch in PARTLY:
-        why = f"branch {branch} of {found[0]} was compared with NVIDIA's sources in part"
-        remedy = (
-            "any_driver=1 of cgpu_km accepts it: docs/user/support.md says what is open; or "
-            + DRIVER_REMEDIES["branch"]
-        )
-        return Finding(name, PROBLEM, why, remedy)
-    if branch not in BRANCHES:
-        why = f"branch {branch} of {found[0]} is not known to this version"
+        why = f"no version in {text!r}: the module refuses a driver without one"
         return Finding(name, PROBLEM, why, DRIVER_REMEDIES["branch"])
+    branch, minor = int(found[1]), int(found[2])
     if minor < LEAST_MINOR.get(branch, 0):
-        return Finding(name, PROBLEM, f"{found[0]} exports no RM calls to other modules", DRIVER_REMEDIES["early"])
+        return Finding(name, PROBLEM, f"{found[0]} {TOO_EARLY[branch]}", DRIVER_REMEDIES["early"])
     least, release = DRIVER_FIXED.get(branch, (0, ""))
+    rows = rows_for(branch)
+    if rows is None:
+        why = f"branch {branch} of {found[0]} is older than the call table: any_driver=1 does not accept it either"
+        return Finding(name, PROBLEM, why, DRIVER_REMEDIES["branch"])
+    if branch not in BRANCHES:
+        if not facts.any_driver:
+            return _refused_driver(branch, found[0], rows)
+        text = f"{found[0]} is accepted by any_driver=1, with {_worth(branch, rows)}"
+        remedy = f"docs/user/support.md says what is open; or {DRIVER_REMEDIES['branch']}"
+        return Finding(name, WARNING, text + (f"; it is {UNFIXED}" if minor < least else ""), remedy)
     if minor < least:
-        text = f"{found[0]} is without the fixes of NVIDIA's bulletin 5861: a container can attack the driver"
-        return Finding(name, WARNING, text, f"{release} or later; docs/security.md")
+        return Finding(name, WARNING, f"{found[0]} is {UNFIXED}", f"{release} or later; docs/security.md")
     return Finding(name, OK, f"{found[0]}, open kernel modules")
 
 

@@ -77,6 +77,7 @@ class Facts:
     package: str = "unknown"
     nodes_missing: bool = False
     driver_text: str = ""  # first line of /proc/driver/nvidia/version
+    any_driver: bool = False  # the module's parameter
     driver_nodes: tuple[str, ...] = ()  # of nvidiactl, nvidia-uvm: those that exist
     runtime: str | None = None
     toolkit: str | None = None

@@ -386,6 +386,7 @@ def read(paths: Paths) -> Facts:
         package=found.package,
         nodes_missing=nodes_are_missing(paths),
         driver_text=driver_text,
+        any_driver=_text(root / f"sys/module/{MODULE}/parameters/any_driver").strip() == "Y",
         driver_nodes=tuple(name for name in ("nvidiactl", "nvidia-uvm") if (root / "dev" / name).exists()),
         runtime=next(
             (

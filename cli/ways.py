@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from . import checks
-from .branches import BRANCHES
-from .checks import DRIVER_REMEDIES, KERNEL_LEAST, LEAST_MINOR, TOOLKIT_LEGACY_REMEDY
+from .branches import BRANCHES, LEAST_MINOR
+from .checks import DRIVER_REMEDIES, KERNEL_LEAST, TOOLKIT_LEGACY_REMEDY
 from .edit import TOOLKIT
 from .engines import ELSEWHERE, ENGINES, OPERATOR_HINT
 from .facts import PROBLEM, Facts

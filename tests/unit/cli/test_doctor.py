@@ -16,7 +16,7 @@ import pytest
 from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 
-from cgpu_cli import checks, daemon, doctor, node, ways
+from cgpu_cli import branches, checks, daemon, doctor, node, ways
 from cgpu_cli.edit import TOOLKIT
 from cgpu_cli.facts import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts, OwnLimits, RefusedStart
 from cgpu_common.cookie import COOKIE_BITS, COOKIE_MARK
@@ -82,7 +82,17 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("driver", {"driver_text": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08"}, PROBLEM, "proprietary"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  530.30.02"}, PROBLEM, "branch 530"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  535.129.03"}, PROBLEM, "exports no RM calls"),
-    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module"}, WARNING, "no version"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  550.40.07"}, PROBLEM, "nvidia-uvm"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module"}, PROBLEM, "no version"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  main", "any_driver": True}, PROBLEM, "no version"),
+    (
+        "driver",
+        {"driver_text": "NVIDIA UNIX Open Kernel Module  525.147.05", "any_driver": True},
+        PROBLEM,
+        "older than",
+    ),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  615.71.09"}, PROBLEM, "in part"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  620.6.0"}, PROBLEM, "not known"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  580.177.99"}, WARNING, "bulletin 5861"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  595.90.01"}, WARNING, "bulletin 5861"),
     (
@@ -586,6 +596,34 @@ def test_a_node_with_another_driver_has_doctors_remedy() -> None:
     site = replace(ways.SITES[1], driver="NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03")
     assert ways.holds(site) == (ways.NONE, checks.DRIVER_REMEDIES["proprietary"])
     assert ways.holds(replace(ways.SITES[1], kernel="4.19.0-27-amd64"))[1] == "boot a kernel of 5.10 or later"
+
+
+@pytest.mark.parametrize(
+    ("release", "says"),
+    [
+        ("610.57.04", "with the rows of 610, {} of {} of them compared with NVIDIA's sources of that branch"),
+        ("615.71.09", "with the rows of 615, {} of {} of them compared with NVIDIA's sources of that branch"),
+        ("620.6.0", "with the rows of 615, {} of {} of them compared with NVIDIA's sources of branch 615, not of 620"),
+        ("600.1", "with the rows of 595, all of them compared with NVIDIA's sources of branch 595, not of 600"),
+        ("610.43.02", "without the fixes of NVIDIA's bulletin 5861"),
+    ],
+)
+def test_a_driver_that_the_module_was_set_to_accept(release: str, says: str) -> None:
+    """As the module does: refused by default, accepted by its parameter with the rows that its log names."""
+    facts = replace(GOOD, driver_text=f"NVIDIA UNIX Open Kernel Module  {release}")
+    says = says.format(*branches.COMPARED[610 if release.startswith("610") else 615])
+    refused = checks.driver(facts)
+    assert refused.status == PROBLEM and "any_driver=1" in refused.remedy
+    accepted = checks.driver(replace(facts, any_driver=True))
+    assert (accepted.status, says in accepted.text) == (WARNING, True), accepted
+    assert "accepted by any_driver=1" in accepted.text
+
+
+def test_the_modules_parameter_is_read(host: Tree) -> None:
+    write(host.root / "proc/driver/nvidia/version", OF_615)
+    for value, status in (("N\n", PROBLEM), ("Y\n", WARNING)):
+        write(host.root / "sys/module/cgpu_km/parameters/any_driver", value)
+        assert states(host)["driver"] == status
 
 
 @pytest.mark.parametrize(
