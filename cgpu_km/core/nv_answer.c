@@ -91,6 +91,18 @@ static u32 peers_of(const u8 *ids, u32 n, u32 max, const struct cgpu_peer_gpu *o
 	return found;
 }
 
+/* Whether two GPUs of the container can be peers at all: two of one architecture. */
+static bool may_have_peers(const struct cgpu_peer_gpu *own, u32 count)
+{
+	u32 i, k;
+
+	for (i = 0; i < count; i++)
+		for (k = i + 1; k < count; k++)
+			if (own[i].arch && own[i].arch == own[k].arch)
+				return true;
+	return false;
+}
+
 /* Pairs of two groups, each with an answer of its own: the driver gives those of different
  * architectures none.
  */
@@ -117,7 +129,8 @@ static u32 peers_of_groups(const u8 *params, const struct cgpu_peer_gpu *own, u3
  *
  * A container with one GPU sees a card without peers, whatever it asks. GPUs of different
  * architectures are no peers: for PCIe the driver says so as well, and nothing is known of others.
- * Behind the capabilities libcuda makes a call of each GPU that no header names, with one byte, 0,
+ * The links of a GPU are shown where the container has two of one architecture; the control does
+ * not say with which GPU. Behind the capabilities libcuda makes a call of each GPU that no header names, with one byte, 0,
  * and takes an error for GPUs that cannot be peers (seen in 550). What firmware would do is not
  * known, so it is not forwarded.
  *
@@ -140,9 +153,9 @@ u32 cgpu_call_peers(u32 cmd, const u8 *params, u32 size, const struct cgpu_peer_
 		return peers_of_groups(params, own, count);
 	case NV2080_CTRL_NVLINK_CAPS:
 	case NV2080_CTRL_NVLINK_STATUS:
-		return CGPU_PEERS_DRIVER;
+		return may_have_peers(own, count) ? CGPU_PEERS_DRIVER : CGPU_PEERS_MIXED;
 	case NV2080_CTRL_PEERS_UNNAMED:
-		return CGPU_PEERS_OK;
+		return may_have_peers(own, count) ? CGPU_PEERS_OK : CGPU_PEERS_MIXED;
 	}
 	return CGPU_PEERS_FOREIGN;
 }

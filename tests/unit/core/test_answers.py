@@ -120,6 +120,26 @@ def test_pairs_of_groups():
     assert who_answers(MATRIX, bytes(71)) == FOREIGN
 
 
+@pytest.mark.parametrize(
+    ("archs", "peers"),
+    [
+        ((TURING, AMPERE), False),
+        ((TURING, 0), False),
+        ((0, 0), False),
+        ((TURING, AMPERE, 0x180), False),
+        ((TURING, TURING), True),
+        ((TURING, AMPERE, AMPERE), True),
+    ],
+)
+def test_nvlink_of_a_container_by_its_architectures(archs, peers):
+    """Without two GPUs of one architecture no link leads to a GPU of the container that could be a peer."""
+    own = {0x100 * (n + 1): arch for n, arch in enumerate(archs)}
+    for cmd in (NVLINK_CAPS, NVLINK_STATUS):
+        assert who_answers(cmd, bytes(48), own) == (DRIVER if peers else MIXED)
+    assert who_answers(UNNAMED, bytes(1), own) == (OK if peers else MIXED)
+    assert who_answers(MATRIX, grouped(list(own), []), own) == DRIVER, "the driver has an answer for each pair"
+
+
 def test_a_container_with_one_gpu_has_no_peers():
     one = {0x100: TURING}
     for cmd, params in ((P2P, listed(0x100, 0x200)), (P2P_V2, b""), (MATRIX, b""), (NVLINK_CAPS, bytes(48))):
