@@ -157,6 +157,7 @@ struct cgpu_class {
 	u32 kind;
 	struct cgpu_doc doc;
 	bool copied_in;		/* params_size bytes are required */
+	bool graphics;		/* refused as a class of graphics, which the kernel log says */
 };
 
 struct cgpu_uvm_call {

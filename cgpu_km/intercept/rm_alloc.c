@@ -480,7 +480,7 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
 	    (rc->call->backing->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
-		ckm_call_denied(rc->call, "class", cls);
+		ckm_call_denied(rc->call, a.cls.graphics ? "graphics: class" : "class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	/* FINN_SERIALIZED: the parameters are in another form than that which is checked. The older struct has none. */

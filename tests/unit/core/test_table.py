@@ -370,6 +370,15 @@ def test_what_an_encoder_lacks_is_on_the_page(page):
     assert "NVENC, NVJPG and OFA work in a slice" not in text
 
 
+def test_the_kernel_log_can_name_graphics():
+    """The notes are not in the module, so the rows whose reason is graphics say it in a member."""
+    t = lib.cgpu_classes
+    named = {(t.row[i].cls, t.row[i].since) for i in range(t.count) if t.row[i].graphics}
+    assert named == {(r.number, r.first) for r in ROWS["class"] if r.note == "graphics"}
+    assert all(r.refused for r in ROWS["class"] if (r.number, r.first) in named)
+    assert {0xC597, 0xC697, 0xC997, 0xCB97, 0xCD97, 0xCE97} <= {number for number, _ in named}
+
+
 def test_a_refused_session_says_what_is_wrong_with_it():
     (row,) = [r for r in ROWS["class"] if r.number == 0xA0BC]
     assert row.refused and "without a reference" in row.note

@@ -318,6 +318,15 @@ def test_flips_are_not_seen(box, mode):
 # ---- permissions ----
 
 
+def test_the_log_says_that_a_class_is_of_graphics(box, kernel_log):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        kernel_log.news()
+        for cls, what in ((0xC597, "graphics: class"), (0x81, "class")):
+            assert rm.alloc(cls, parent=gpu.device)[0] == nvclient.NV_ERR_INVALID_CLASS
+            assert f"container {box.dir}: {what} {cls:#x} refused, pid {os.getpid()}" in kernel_log.news()
+
+
 @pytest.mark.checked
 def test_unknown_calls_are_refused_and_counted(box):
     with box.client() as rm:
