@@ -144,8 +144,23 @@ def gpu_row(gpu: Gpu) -> tuple[str, ...]:
     )
 
 
+def _run_state(gpu: Gpu, source: str | None) -> str:
+    """Whether it is known which containers have work. @source: run_state_source of the GPU's stat."""
+    if source is None:
+        return "-"
+    if source != "none":
+        return f"known, by {source}"
+    if not any(slot.opened for slot in gpu.slots):
+        return "not known before a container opens the GPU"
+    return "not known (cgpu doctor, line run state)"
+
+
 def gpu_text(
-    gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str, Any]], width: int | None = None
+    gpu: Gpu,
+    settings: Mapping[str, str],
+    drift: Sequence[Mapping[str, Any]],
+    run_state: str | None = None,
+    width: int | None = None,
 ) -> str:
     lines = [
         f"GPU {gpu.index}       {gpu.name}",
@@ -161,6 +176,7 @@ def gpu_text(
             f"Controls    {', '.join(control_names(gpu.control)) or 'none'}; seen to act: "
             f"{', '.join(control_names(gpu.control_seen)) or 'none'}"
         ),
+        f"Run state   {_run_state(gpu, run_state)}",
         "Settings    " + ", ".join(f"{name} {settings[name]}" for name in SETTINGS if name in settings),
     ]
     lines += [f"Drift       {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift]

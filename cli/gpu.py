@@ -12,7 +12,7 @@ from cgpu_common import policies, proc
 from cgpu_common.app import Group
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.output import note, result
-from cgpu_common.proc import Paths, read_node
+from cgpu_common.proc import Paths, parse_stat, read_node
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu
 
@@ -43,6 +43,14 @@ def _settings(paths: Paths, number: int) -> dict[str, str]:
         except CgpuError:
             continue
     return found
+
+
+def _run_state(paths: Paths, number: int) -> str | None:
+    """Where the module reads which containers have work; None: its stat does not say."""
+    try:
+        return parse_stat(read_node(paths.proc / str(number) / "stat")).get("run_state_source")
+    except CgpuError:
+        return None
 
 
 def _one(paths: Paths, number: int) -> Gpu:
@@ -76,12 +84,13 @@ def gpu_list(paths: Paths, as_json: bool) -> None:
 @as_json_option
 @pass_paths
 def gpu_show(paths: Paths, number: int, as_json: bool) -> None:
-    """Show GPU N: settings, what differs from cgpu.toml, controls, containers."""
+    """Show GPU N: settings, what differs from cgpu.toml, controls, run state, containers."""
     (gpu,), settings = _with_totals(paths, [_one(paths, number)]), _settings(paths, number)
+    source = _run_state(paths, number)
     drift = daemon.drift(paths)
     own = None if drift is None else [row for row in drift if row.get("index") == number]
-    data = describe.gpu_full_json(gpu, settings) | {"drift": own}
-    result(as_json, {"gpu": data}, describe.gpu_text(gpu, settings, own or (), width()))
+    data = describe.gpu_full_json(gpu, settings) | {"run_state_source": source, "drift": own}
+    result(as_json, {"gpu": data}, describe.gpu_text(gpu, settings, own or (), source, width()))
 
 
 # ---- policies ----

@@ -150,6 +150,27 @@ def test_gpu_list_and_show(two: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.cgpu("gpu", "show", "9").exit_code == Exit.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    ("stat", "opened", "line", "source"),
+    [
+        ("run_state_source chram", 1, "known, by chram", "chram"),
+        ("run_state_source none", 1, "not known (cgpu doctor, line run state)", "none"),
+        ("run_state_source none", 0, "not known before a container opens the GPU", "none"),
+        ("turns 1", 1, "-", None),
+    ],
+)
+def test_gpu_show_says_whether_the_run_state_is_known(
+    tree: Tree, stat: str, opened: int, line: str, source: str | None
+) -> None:
+    """howto.md, recipes.md and start.md send the reader here."""
+    tree.gpu(0, stat=stat)
+    for one in (ID1, ID2):
+        tree.slot(0, one, stat=f"opened {opened}")
+    assert f"Run state   {line}\n" in Cli(tree).cgpu("gpu", "show", "0").stdout
+    data = json.loads(Cli(tree).cgpu("gpu", "show", "0", "--json").stdout)["gpu"]
+    assert data["run_state_source"] == source
+
+
 def test_gpu_set_is_set_gpu(two: Tree) -> None:
     assert Cli(two).cgpu("gpu", "set", "1", "max_inst", "10").stdout == "gpu 1 max_inst: 20 -> 10\n"
 
