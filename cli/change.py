@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from cgpu_common.proc import (
 )
 from cgpu_common.tree import MIB, Container
 
+from . import refusals
 from .columns import cut
 from .describe import ShareChange, if_gpu_had, if_slot_had
 from .kernel import NewSlot, kernel
@@ -38,9 +38,12 @@ SIZES = ("memsize", "default_memsize", "host_memsize")
 OF_CONTAINER = ("host_memsize",)  #: one value, which each GPU's directory shows
 NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
+CARD_GIB_MAX = 512  # a number alone is meant in GiB up to here, above in MiB
 
-_UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
-
+_UNITS = {
+    unit + end: factor for unit, factor in (("k", 1 << 10), ("m", MIB), ("g", 1 << 30)) for end in ("", "i", "ib")
+} | {"": 1}
+SIZE_WORDS = "bytes, or with MiB or GiB (Mi, Gi)"
 
 #: Of 10^9 bytes to some, and of 2^30 to others.
 _AMBIGUOUS = ("kb", "mb", "gb")
@@ -56,7 +59,7 @@ def usage(why: str, hint: str = "") -> CgpuError:
 
 
 def parse_size(text: str) -> int:
-    """'6336544768', '6043MiB', '6g' -> bytes. ValueError otherwise."""
+    """'6336544768', '6043MiB', '6Gi', '6g' -> bytes. ValueError otherwise."""
     digits = text.rstrip("KMGiBkmgb")
     unit = text[len(digits) :].lower()
     if not (digits.isascii() and digits.isdecimal()) or unit not in _UNITS:
@@ -64,40 +67,50 @@ def parse_size(text: str) -> int:
     return int(digits) * _UNITS[unit]
 
 
-def _number(text: str, most: int, allowed: str) -> int:
+def _number(what: str, text: str, most: int, allowed: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 20) or int(text) > most:
-        raise usage(f"{text!r} is not allowed", allowed)
+        raise usage(f"{what}: {text!r} is not allowed", allowed)
     return int(text)
 
 
-def node_value(node: str, text: str) -> int:
-    """A value of the command line as the kernel's number. The kernel checks its range."""
+def _size(what: str, text: str, least: int) -> int:
+    """@least: 0 where no size is a value too."""
+    try:
+        size = parse_size(text)
+    except ValueError:
+        if text.lower().endswith(_AMBIGUOUS) and text[:-2].isdecimal():
+            hint = f"{text[:-1]} or {text[:-1]}iB, powers of 1024, or bytes"
+            raise usage(f"{what}: {text!r}: {text[-2:]} is 1000 or 1024 to a power", hint) from None
+        raise usage(f"{what}: {text!r} is no size", SIZE_WORDS) from None
+    if size < MIB and (least or size):
+        alone = f"a number alone is bytes: {text}{'GiB' if size <= CARD_GIB_MAX else 'MiB'}? "
+        hint = f"{alone if size and text.isdecimal() else ''}at least 1MiB{'' if least else ', or 0'}"
+        raise usage(f"{what}: {size} bytes is not allowed" if size else f"{what}: 0 is not allowed", hint)
+    if size > SIZE_MAX:
+        raise usage(f"{what}: {text!r} is too large", SIZE_WORDS)
+    return size
+
+
+def node_value(node: str, text: str, what: str = "") -> int:
+    """A value of the command line as the kernel's number. The kernel checks its range. @what: instead of the node's
+    name in an error."""
+    what = what or node
     if node == "policy":
         known = policies.number(text)
-        return known if known is not None else _number(text, NUMBER_MAX, policies.ALLOWED)
+        if known is None:
+            raise usage(f"{what}: {text!r} is not allowed", policies.ALLOWED)
+        return known
     if node == "uvm":
         if text not in UVM_NAMES:
-            raise usage(f"{text!r} is no mode", " or ".join(UVM_NAMES))
+            raise usage(f"{what}: {text!r} is no mode", " or ".join(UVM_NAMES))
         return UVM_NAMES.index(text)
     if node in SIZES:
-        try:
-            size = parse_size(text)
-        except ValueError:
-            if text.lower().endswith(_AMBIGUOUS) and text[:-2].isdecimal():
-                hint = f"{text[:-1]} or {text[:-1]}iB, powers of 1024, or bytes"
-                raise usage(f"{text!r}: {text[-2:]} is 1000 or 1024 to a power", hint) from None
-            raise usage(f"{text!r} is no size", "bytes, or with MiB or GiB") from None
-        if size < MIB and (node == "memsize" or size):
-            meant = f"{text}GiB is {text} times 1024 MiB; " if size and text.isdecimal() else ""
-            raise usage(f"{size} bytes is not allowed" if size else "0 is not allowed", f"{meant}at least 1MiB")
-        if size > SIZE_MAX:
-            raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
-        return size
+        return _size(what, text, MIB if node == "memsize" else 0)
     if node == "slice_us" and text == "auto":
         return SLICE_AUTO
     if node == "highprio":
-        return _number(text, 1, "0 or 1")
-    return _number(text, NUMBER_MAX, "a whole number, not negative")
+        return _number(what, text, 1, "0 or 1")
+    return _number(what, text, NUMBER_MAX, "a whole number, not negative")
 
 
 def gpu_dir(paths: Paths, gpu: int) -> Path:
@@ -132,66 +145,6 @@ def shown_value(node: str, text: str) -> str:
         return text
     size = int(text)
     return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"
-
-
-def _free_bytes(paths: Paths, gpu: int) -> int | None:
-    """What the limits of a GPU's containers leave of its memory; None: not known before the first container."""
-    try:
-        stat = parse_stat(read_node(paths.proc / str(gpu) / "stat"))
-        percent = int(read_node(paths.proc / str(gpu) / "overcommit"))
-        total, limits = int(stat.get("total_bytes", "0")), int(stat.get("limits_bytes", "0"))
-    except (CgpuError, ValueError):
-        return None
-    return max(0, total * percent // 100 - limits) if total else None
-
-
-def _with_room(paths: Paths, err: CgpuError, wanted: Sequence[tuple[int, int, int]]) -> CgpuError:
-    """The error with what is free on each GPU where that is the reason. @wanted: (GPU, bytes, bytes it has already)."""
-    short = []
-    for gpu, size, own in wanted:
-        free = _free_bytes(paths, gpu)
-        if free is not None and size > free + own:
-            short.append(f"GPU {gpu} has {(free + own) // MIB} MiB for it")
-    if err.code is Exit.REFUSED and short:
-        err.hint = "; ".join([", ".join(short), "cgpu ps shows the limits"])
-    return err
-
-
-def _int_of(path: Path) -> int | None:
-    """The number in a node; None: it has just gone, or is not known yet."""
-    try:
-        return int(read_node(path))
-    except (CgpuError, ValueError):
-        return None
-
-
-def _with_weights(paths: Paths, err: CgpuError, container: Container, gpus: Sequence[int], weight: int) -> CgpuError:
-    """The error of a refused weight with the figures of each GPU that it does not fit."""
-    wide, short = [], []
-    for gpu in gpus:
-        own, folder = paths.proc / str(gpu) / container.dir, paths.proc / str(gpu)
-        most, free, had = _int_of(folder / "max_inst"), _int_of(folder / "free_weight"), _int_of(own / "weight")
-        ceiling = _int_of(own / "ceiling") or 0
-        if most is None or free is None or had is None:
-            continue
-        if weight > most or 0 < ceiling < weight:
-            wide.append(f"GPU {gpu} has max_inst {most}" + (f", and it the ceiling {ceiling}" if ceiling else ""))
-        elif weight > free + had:
-            short.append(f"GPU {gpu} has {free} of its weight free, and it {had}")
-    if err.number == errno.EINVAL and wide:
-        err.hint = f"{err.hint}: {'; '.join(wide)}"
-    elif err.number == errno.ENOSPC and short:
-        err.hint = "; ".join([*short, "cgpu ps shows the weights"])
-    return err
-
-
-def _with_use(paths: Paths, err: CgpuError, gpu: int, max_inst: int) -> CgpuError:
-    """The error of a refused max_inst with what is in use, where that is more."""
-    most, free = (_int_of(paths.proc / str(gpu) / node) for node in ("max_inst", "free_weight"))
-    there = sum(any(number == gpu for number, _ in one.gpus) for one in containers(paths))
-    if err.number == errno.EBUSY and most is not None and free is not None and max_inst < max(there, most - free):
-        err.hint = f"{there} container{'s' * (there != 1)}, weight {most - free} in use; cgpu ps shows them"
-    return err
 
 
 @dataclass(frozen=True)
@@ -236,14 +189,17 @@ def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
     try:
         kernel(paths).set_gpu(gpu, node, number, f"set gpu {gpu} {node} {value}")
     except CgpuError as err:
-        raise (_with_use(paths, err, gpu, number) if node == "max_inst" else err) from None
+        raise refusals.of_gpu(paths, err, gpu, node, number) from None
     return before, _read_back(path)
 
 
 def find_container(paths: Paths, key: str) -> Container:
     """The container that names.choose() finds."""
     everyone = containers(paths)
-    return everyone[choose(key, [Named(one.id, one.dir, engine_name(paths, one.id)) for one in everyone])]
+    try:
+        return everyone[choose(key, [Named(one.id, one.dir, engine_name(paths, one.id)) for one in everyone])]
+    except CgpuError as err:
+        raise refusals.of_name(paths, err, key) from None
 
 
 def _set_ipc(paths: Paths, container: Container, gpus: Sequence[int], value: str, what: str) -> None:
@@ -275,14 +231,11 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
         try:
             kernel(paths).set_container(container, gpus, node, number, what)
         except CgpuError as err:
-            if node == "weight":
-                raise _with_weights(paths, err, container, gpus, number) from None
-            own = [int(text) if text.isdecimal() else 0 for text in before]
-            raise _with_room(
-                paths,
-                err,
-                [(gpu, number, had) for gpu, had in zip(gpus, own, strict=True)] if node == "memsize" else (),
-            ) from None
+            if node in ("weight", "ceiling"):
+                raise refusals.of_compute(paths, err, container, gpus, node, number) from None
+            if node == "memsize":
+                raise refusals.of_memory(paths, err, [(gpu, number) for gpu in gpus], container) from None
+            raise
     return list(zip(gpus, before, map(_read_back, nodes), strict=True))
 
 
@@ -338,10 +291,7 @@ class Granted:
 
 
 def _numbers(option: str, text: str, node: str) -> list[int]:
-    try:
-        return [node_value(node, part) for part in text.split(",")]
-    except CgpuError as err:
-        raise usage(f"{option}: {err.why}", err.hint) from None
+    return [node_value(node, part, option) for part in text.split(",")]
 
 
 def _nth(values: Sequence[int], i: int) -> int:
@@ -436,7 +386,8 @@ def create(
         if err.code is Exit.NOT_FOUND:
             for slot in wanted:
                 gpu_dir(paths, slot.gpu)  # names the one that is missing
-        raise _with_room(paths, err, [(one.gpu, one.memsize, 0) for one in wanted]) from None
+        err = refusals.of_id(err, container_id)
+        raise refusals.of_memory(paths, err, [(one.gpu, one.memsize) for one in wanted]) from None
     found = next((one for one in containers(paths) if one.id == container_id), None)
     if found is None:  # a copied tree
         return None, []

@@ -16,7 +16,7 @@ from cgpu_common.proc import Paths, parse_stat, read_node
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu
 
-from . import change, collect, daemon, describe
+from . import change, collect, daemon, describe, refusals
 from .admin import as_json_option, pass_paths, set_gpu
 from .columns import folded, table
 from .complete import gpu_words, policy_words
@@ -167,7 +167,7 @@ def _set_all(paths: Paths, gpus: Sequence[Gpu], policy: int) -> None:
                     kernel(paths).set_gpu(earlier.index, "policy", earlier.policy, "undo")
                 except CgpuError:
                     note(f"GPU {earlier.index} keeps policy {policy}: it could not be set back")
-            raise err
+            raise refusals.of_gpu(paths, err, gpu.index, "policy", policy) from None
         done.append(gpu)
 
 

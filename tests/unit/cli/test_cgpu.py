@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from fake_daemon import daemon_at, packed
@@ -16,7 +17,7 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import change, kernel
+from cgpu_cli import change, kernel, refusals
 from cgpu_common import proc
 from cgpu_common.exits import CgpuError, Exit, refused
 
@@ -323,7 +324,7 @@ def test_any_text_of_upgrade_is_survived(cli: Cli, text: str) -> None:
         assert "internal" not in result.stderr
 
 
-@given(st.integers(0, 2**40), st.sampled_from(["", "k", "M", "g", "KiB", "MiB", "GiB"]))
+@given(st.integers(0, 2**40), st.sampled_from(["", "k", "M", "g", "Ki", "Mi", "Gi", "KiB", "MiB", "GiB"]))
 def test_parse_size_multiplies(number: int, unit: str) -> None:
     assert change.parse_size(f"{number}{unit}") == number * change.parse_size(f"1{unit}")
 
@@ -364,14 +365,70 @@ def test_too_large_has_the_figure_that_is_free(cli: Cli, monkeypatch: pytest.Mon
     write(cli.tree.proc / "0/overcommit", "100")
 
     def full(*_: object, **__: object) -> None:
-        raise CgpuError(Exit.REFUSED, "x", "the limits of this GPU's containers would exceed its memory")
+        why = "the limits of this GPU's containers would exceed its memory"
+        raise CgpuError(Exit.REFUSED, "x", why, "", errno.ENOSPC)
 
     monkeypatch.setattr(kernel.Files, "create", full)
     monkeypatch.setattr(kernel.Files, "set_container", full)
-    made = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "2GiB")
-    assert "(GPU 0 has 1008 MiB for it; cgpu ps shows the limits)" in made.stderr
-    grown = cli.cgpu("set", "container", "gpu_test1", "memsize", "8GiB")
-    assert "(GPU 0 has 7051 MiB for it; cgpu ps shows the limits)" in grown.stderr
+    next_step = "(choose a smaller size, end a holder, or cgpu gpu set N overcommit PERCENT)"
+    made = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "2GiB").stderr
+    assert "GPU 0 has 1008 of its 15109 MiB left and 2048 MiB were requested; held by: gpu_test1 6043 MiB, " in made
+    assert made.endswith(f"aabbccddeeff 8058 MiB {next_step}\n")
+    grown = cli.cgpu("set", "container", "gpu_test1", "memsize", "8GiB").stderr
+    assert "GPU 0 has 7051 of its 15109 MiB left and 8192 MiB were requested; held by: aabbccddeeff 8058 MiB (" in grown
+    cli.tree.slot(0, ID1, memsize=6000 * change.MIB)
+    made = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "2GiB").stderr
+    assert "gpu_test1 6000 MiB, aabbccddeeff 8058 MiB, destroyed containers 43 MiB (/proc/cgpu_km/ended names" in made
+    write(cli.tree.proc / "0/overcommit", "200")
+    huge = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "15110MiB").stderr
+    assert "GPU 0 has 15109 MiB in all and 15110 MiB were requested" in huge
+
+
+def test_an_id_that_is_taken_has_no_figures_of_memory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a container with this id is there (GPU 0 has …)`"""
+    write(cli.tree.proc / "0/overcommit", "100")
+
+    def taken(*_: object, **__: object) -> None:
+        raise CgpuError(Exit.REFUSED, "create a", "a container with this id is there", "", errno.EEXIST)
+
+    monkeypatch.setattr(kernel.Files, "create", taken)
+    found = cli.cgpu("create", "a", "--gpu", "0", "--memsize", "90GiB").stderr
+    assert found == "cgpu: error: create a: a container with this id is there (cgpu inspect a; cgpu destroy a)\n"
+
+
+@pytest.mark.parametrize("words", [("gpu", "set", "0", "policy", "fixed"), ("policy", "set", "fixed")])
+def test_a_policy_that_max_inst_forbids_has_the_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        why = "max_inst is above 25, which only burst takes"
+        raise CgpuError(Exit.REFUSED, "x", why, "set max_inst first", errno.EBUSY)
+
+    write(cli.tree.proc / "0/max_inst", "100")
+    monkeypatch.setattr(kernel.Files, "set_gpu", busy)
+    assert "(GPU 0 has max_inst 100: cgpu gpu set 0 max_inst 25, or less, first)" in cli.cgpu(*words).stderr
+
+
+def test_a_name_that_the_user_may_not_look_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are in a directory of root's: `there is no such container` was not true."""
+    assert "there is no such container (cgpu ps" in cli.cgpu("inspect", "web").stderr
+    monkeypatch.setattr(refusals, "_hidden", lambda _paths: True)
+    result = cli.cgpu("set", "container", "web", "weight", "1")
+    assert result.exit_code == Exit.NOT_FOUND
+    assert "no container has this id or directory, and only root may look up the name web (give the id" in result.stderr
+
+
+@pytest.mark.parametrize(("error", "hidden"), [(PermissionError, True), (FileNotFoundError, False), (None, False)])
+def test_names_are_hidden_where_the_directory_is_roots(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, error: type[OSError] | None, hidden: bool
+) -> None:
+    def listing(_path: Path) -> Iterator[Path]:
+        if error:
+            raise error
+        return iter(())
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    assert refusals._hidden(proc.Paths.below(str(tree.root), None)) is hidden
 
 
 def test_an_id_that_is_too_long(cli: Cli) -> None:

@@ -223,7 +223,7 @@ def test_policy_set_is_all_or_none(two: Tree, monkeypatch: pytest.MonkeyPatch) -
     assert (read(two, "0/policy"), read(two, "1/policy")) == ("2", "5")
 
 
-@pytest.mark.parametrize("words", [("9x",), ("-1",), ("fixed", "--gpu", "7"), ()])
+@pytest.mark.parametrize("words", [("9x",), ("7",), ("-1",), ("fixed", "--gpu", "7"), ()])
 def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
     assert Cli(two).cgpu("policy", "set", *words).exit_code in (Exit.USAGE, Exit.NOT_FOUND)
     assert read(two, "0/policy") == "2"
@@ -246,7 +246,7 @@ def test_a_preview_of_a_weight(two: Tree) -> None:
     for words in (
         ("gpu", "0", "max_inst", "0"),
         ("gpu", "0", "uvm", "account"),
-        ("gpu", "0", "policy", "7"),
+        ("gpu", "0", "policy", "6"),
         ("container", "gpu_test1", "highprio", "1"),
         ("container", "gpu_test1", "memsize", "1GiB", "--gpu", "1"),
     ):

@@ -55,12 +55,21 @@ def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
         (("trace", "--svg", "/none/x.svg"), "/none/x.svg: there is no folder /none"),
         (("simulate", "--container", "weight=1", "--svg", "/none/x"), "/none/x: there is no folder /none"),
         (("nodes", "--prometheus", "http://x", "--token-file", "/none"), "'--token-file': File '/none' does not exist"),
-        (("set", "container", ID1, "memsize", "0"), "0 is not allowed (at least 1MiB)"),
+        (("set", "container", ID1, "memsize", "0"), "memsize: 0 is not allowed (at least 1MiB)"),
         (("create", "a", "--gpu", "0", "--memsize", "0"), "--memsize: 0 is not allowed (at least 1MiB)"),
-        (("set", "container", ID1, "memsize", "6"), "6 bytes is not allowed (6GiB is 6 times 1024 MiB; at least 1MiB)"),
+        (("set", "container", ID1, "memsize", "6"), "6 bytes is not allowed (a number alone is bytes: 6GiB? at least"),
+        (
+            ("set", "container", ID1, "memsize", "9000"),
+            "memsize: 9000 bytes is not allowed (a number alone is bytes: 9000M",
+        ),
+        (("set", "container", ID1, "memsize", "6x"), "memsize: '6x' is no size (bytes, or with MiB or GiB (Mi, Gi))"),
+        (("set", "gpu", "0", "uvm", "on"), "uvm: 'on' is no mode (deny or account)"),
+        (("set", "gpu", "0", "max_inst", "x"), "max_inst: 'x' is not allowed"),
+        (("policy", "set", "7"), "policy: '7' is not allowed (0 to 6, or one of fair"),
+        (("gpu", "set", "0", "policy", "7"), "policy: '7' is not allowed (0 to 6, or one of fair"),
         (("create", "a", "--gpu", "0", "--memsize", "1000K"), "1024000 bytes is not allowed (at least 1MiB)"),
-        (("set", "gpu", "0", "default_memsize", "15"), "15 bytes is not allowed"),
-        (("set", "container", ID1, "highprio", "yes"), "'yes' is not allowed (0 or 1)"),
+        (("set", "gpu", "0", "default_memsize", "15"), "default_memsize: 15 bytes is not allowed"),
+        (("set", "container", ID1, "highprio", "yes"), "highprio: 'yes' is not allowed (0 or 1)"),
         (("set", "container", ID1, "highprio", "2", "--dry-run"), "'2' is not allowed (0 or 1)"),
         (("simulate", "--container", "name=a weight=3"), "'a weight=3' is no value of name (a comma separates"),
         (("policy", "set", "2", "--gpu", "0,1"), "'0,1' is more than one GPU: give the option again for each"),
@@ -92,15 +101,6 @@ def test_a_wrong_command_line_of_cgpu_smi(cli: Cli, words: tuple[str, ...], sent
     assert (result.exit_code, sentence in "".join(result.stderr.splitlines())) == (Exit.USAGE, True), result.stderr
 
 
-def test_the_shares_of_an_unknown_policy_are_not_invented(cli: Cli) -> None:
-    """A newer module may have it: the kernel decides."""
-    for words in (("policy", "set", "9", "--dry-run"), ("set", "gpu", "0", "policy", "9", "--dry-run")):
-        found = json.loads(cli.cgpu(*words, "--json").stdout)["changes"][0]
-        shares = found.get("containers") or found["shares"]
-        assert shares and {one["share_allowed_after_pct"] for one in shares} == {None}
-        assert "the kernel has not checked the value" in cli.cgpu(*words).stdout
-
-
 def test_the_help_of_a_gpu_has_no_range(cli: Cli) -> None:
     assert "x>=0" not in cli.cgpu("policy", "set", "--help").stdout
 
@@ -126,9 +126,14 @@ def test_a_missing_gpu_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("weight", "ceiling", "number", "figures"),
     [
-        ("19", 0, errno.ENOSPC, "(GPU 0 has 17 of its weight free, and it 1; cgpu ps shows the weights)"),
+        (
+            "19",
+            0,
+            errno.ENOSPC,
+            "(GPU 0 has 17 of its weight free, and the container has 1; cgpu ps shows the weights)",
+        ),
         ("99", 0, errno.EINVAL, "(0 to max_inst: GPU 0 has max_inst 20)"),
-        ("5", 4, errno.EINVAL, "(0 to max_inst: GPU 0 has max_inst 20, and it the ceiling 4)"),
+        ("5", 4, errno.EINVAL, "(0 to max_inst: GPU 0 has max_inst 20, and the container has ceiling 4)"),
     ],
 )
 def test_a_refused_weight_has_the_figures(
@@ -137,6 +142,15 @@ def test_a_refused_weight_has_the_figures(
     cli.tree.slot(0, ID1, ceiling=ceiling)
     refusing(monkeypatch, "set_container", Exit.REFUSED, "refused", "0 to max_inst", number)
     assert figures in cli.cgpu("set", "container", ID1, "weight", weight).stderr
+
+
+@pytest.mark.parametrize("ceiling", ["5", "30"])
+def test_a_refused_ceiling_has_the_figures(cli: Cli, monkeypatch: pytest.MonkeyPatch, ceiling: str) -> None:
+    cli.tree.slot(0, ID1, weight=19)
+    hint = "weight to max_inst, or 0 for none"
+    refusing(monkeypatch, "set_container", Exit.REFUSED, "out of range", hint, errno.EINVAL)
+    found = cli.cgpu("set", "container", ID1, "ceiling", ceiling).stderr
+    assert f"out of range ({hint}: GPU 0 has max_inst 20, and the container has weight 19)" in found
 
 
 def test_a_refused_max_inst_has_what_is_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ LAYERS = {
         cgpu_common.proc cgpu_common.versions cgpu_common.dumpable cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.host_paths cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
         cgpud.http cgpud.tls cgpud.apply cgpud.mps_control cgpud.mps_limits
-        cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
+        cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.refusals cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
         cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config
         cgpu_cli.sim.samples cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster
