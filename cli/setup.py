@@ -14,6 +14,7 @@ import fnmatch
 import glob
 import json
 import os
+import shutil
 import stat
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -170,6 +171,16 @@ def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]
     return found
 
 
+RUNTIME = "cgpu-runtime"
+
+
+def _there(root: Path) -> str:
+    """The path of cgpu-runtime on this node, in the order of cgpu doctor; if there is none, that of the packages."""
+    named = [f"/{place}/{RUNTIME}" for place in ("usr/bin", "usr/local/bin")]
+    found = next((one for one in named if (root / one[1:]).is_file()), None)
+    return found or (shutil.which(RUNTIME) if root == Path("/") else None) or named[0]
+
+
 def _check_runtime(root: Path, runtime: str) -> None:
     if not (runtime.startswith("/") and runtime.isprintable()):
         raise CgpuError(Exit.USAGE, "usage", f"--runtime {runtime!r} is no absolute path")
@@ -292,7 +303,9 @@ def _text(done: dict[str, Any]) -> str:
 
 @click.command("setup", cls=Command, epilog=EPILOG)
 @click.argument("engine", type=click.Choice(list(ENGINES)))
-@click.option("--runtime", metavar="PATH", default="/usr/bin/cgpu-runtime", show_default=True, help="The program.")
+@click.option(
+    "--runtime", metavar="PATH", help="The program. Default: cgpu-runtime in /usr/bin, in /usr/local/bin, or in PATH."
+)
 @click.option(
     "--default",
     is_flag=True,
@@ -304,7 +317,7 @@ def _text(done: dict[str, Any]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 @click.make_pass_decorator(Paths)
 def setup(
-    paths: Paths, engine: str, runtime: str, default: bool, cdi: bool, dry_run: bool, undo: bool, as_json: bool
+    paths: Paths, engine: str, runtime: str | None, default: bool, cdi: bool, dry_run: bool, undo: bool, as_json: bool
 ) -> None:
     """Put cgpu-runtime in front of runc in the configuration of ENGINE.
 
@@ -317,5 +330,6 @@ def setup(
     if (default or cdi) and undo:
         one = "--default" if default else "--cdi"
         raise click.UsageError(f"--undo goes without {one}: it removes all changes of this command")
-    done = change(paths, engine, SetupRequest(runtime, default, cdi), undo, dry_run)
+    program = _there(paths.root) if runtime is None else runtime
+    done = change(paths, engine, SetupRequest(program, default, cdi), undo, dry_run)
     result(as_json, done, _text(done))

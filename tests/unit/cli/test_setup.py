@@ -318,6 +318,16 @@ def test_a_record_that_is_none(name: str, tmp_path: Path, options: tuple[str, ..
     host.ok("--undo")
 
 
+def test_the_runtime_of_make_install_is_found(tmp_path: Path) -> None:
+    """doctor's remedy has no --runtime, and make install puts it into /usr/local/bin."""
+    host = Host(tmp_path, "docker", "{}")
+    local = tmp_path / "usr/local/bin/cgpu-runtime"
+    local.parent.mkdir(parents=True)
+    (tmp_path / OURS[1:]).rename(local)
+    host.ok()
+    assert '"/usr/local/bin/cgpu-runtime"' in (host.text or "")
+
+
 @pytest.mark.parametrize("name", ["podman", "containerd"])
 def test_a_record_whose_marks_are_gone(name: str, tmp_path: Path) -> None:
     host = Host(tmp_path, name, None)
