@@ -16,7 +16,7 @@ from cgpu_common import config as configuration
 from cgpu_common import dumpable, exits, log, notify, toolkit
 from cgpu_common.errors import CgpuError, Refused
 from cgpu_common.link import KernelLink
-from cgpu_common.output import note
+from cgpu_common.output import note, out
 from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 from cgpu_common.server import Server
@@ -99,6 +99,12 @@ async def serve(
             raise result
 
 
+def checked(path: Path) -> str:
+    """A line for each file of the configuration, all of which are valid."""
+    files = (path, *sorted(path.with_name(path.name + ".d").glob("*.toml")))
+    return "\n".join(f"{one}: valid" for one in files if one.exists()) or f"{path}: no file, the defaults hold"
+
+
 class _Program(click.Command):
     """Reports a wrong command line in the form of every command of cgpu: one line, with the help as its hint."""
 
@@ -121,7 +127,11 @@ class _Program(click.Command):
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
 @click.version_option(package_version(), prog_name="cgpud", message="%(prog)s %(version)s")
-@click.option("--check", is_flag=True, help="Check the configuration, report its first error, and exit.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check the configuration, report its first error, and exit. On a terminal: also name the valid files.",
+)
 @click.option("--mps", metavar="UUID", help="Serve NVIDIA's MPS on this GPU instead: the unit cgpu-mps@UUID.")
 def main(
     socket: Path, state_dir: Path, config_path: Path | None, log_format: str, check: bool, mps: str | None
@@ -135,6 +145,8 @@ def main(
             sys.exit(mps_unit.serve(mps))
         config = configuration.load(config_path)
         if check:
+            if sys.stdout.isatty():  # scripts and units read the exit status
+                out(checked(config_path or configuration.DEFAULT_PATH))
             return
         log.configure(log_format, config.log_level)
         if toolkit.found() is None:

@@ -299,6 +299,8 @@ def configuration(facts: Facts) -> Finding:
     if facts.drift:
         text = f"{facts.drift} value{'s' * (facts.drift != 1)} of the GPUs differ from it"
         return Finding("cgpu.toml", WARNING, text, "cgpu status names them; systemctl reload cgpud sets them")
+    if not facts.config_file:
+        return Finding("cgpu.toml", OK, "no file: the defaults hold")
     return Finding("cgpu.toml", OK, "valid" if facts.drift is None else "valid, and in force")
 
 

@@ -86,6 +86,7 @@ class Facts:
     legacy_hook_config: str = ""
     engines: tuple[Engine, ...] = ()
     config_error: str = ""
+    config_file: bool = True  # there is one; else the defaults hold
     daemon_silence: str = ""  # why it gave no answer; "": it gave one
     daemon_remedy: str = ""
     daemon_version: str | None = None

@@ -152,6 +152,13 @@ def configuration(root: Path) -> tuple[str, Config]:
         return str(err), config.Config()
 
 
+def has_configuration(root: Path) -> bool:
+    from cgpu_common import config
+
+    path = root / config.DEFAULT_PATH.relative_to("/")
+    return path.exists() or any(path.with_name(path.name + ".d").glob("*.toml"))
+
+
 def cards() -> tuple[tuple[Card, ...] | None, str]:
     """By NVML, which does not return while a driver hangs: in a thread that is left behind then."""
     out: list[tuple[tuple[Card, ...] | None, str]] = []
@@ -402,6 +409,7 @@ def read(paths: Paths) -> Facts:
         legacy_hook_config=config.legacy_hook_config,
         engines=(*(_engine(root, name) for name in ENGINES), below),
         config_error=config_error,
+        config_file=has_configuration(root),
         daemon_silence=silence,
         daemon_remedy=remedy,
         daemon_version=found.daemon,

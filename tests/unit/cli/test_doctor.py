@@ -337,6 +337,12 @@ def test_a_host_in_order(host: Tree) -> None:
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "0 problems, 0 warnings")
 
 
+def test_a_node_without_a_file_has_the_defaults(host: Tree) -> None:
+    assert "no file: the defaults hold" in Cli(host).cgpu("doctor").stdout
+    write(host.root / "etc/cgpu/cgpu.toml.d/own.toml", "")
+    assert " valid, and in force" in Cli(host).cgpu("doctor").stdout
+
+
 GPU0, GPU1 = "nvidia/00000000:02:00.0/vidmem", "nvidia/00000000:03:00.0/vidmem"
 OF_615 = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  615.71.09  x"
 

@@ -26,6 +26,7 @@ from cgpu_common.config import Config
 from cgpu_common.kernel_abi import G
 from cgpu_common.model import MIB, Gpu, KernelGpu
 from cgpu_common.settings import GpuSettings
+from cgpud import __main__ as cgpud_main
 
 ID = "0123456789abcdef" * 4
 GPU = Gpu(3, 0, "GPU-AAAA", "0000:0A:00.0", 0, 1000, 20, 20, kernel=KernelGpu(0, "GPU-AAAA", "", 0, 0, born=1))
@@ -418,6 +419,22 @@ def test_check_does_no_more_than_that(tmp_path: Path) -> None:
     assert (process.returncode, text) == (0, "")
     assert not (tmp_path / "s").exists()
     assert not (tmp_path / "state").exists()
+
+
+def test_check_names_the_files_on_a_terminal(tmp_path: Path) -> None:
+    """A check that says nothing looks the same where there is no file at all."""
+    path = tmp_path / "cgpu.toml"
+    assert cgpud_main.checked(path) == f"{path}: no file, the defaults hold"
+    (tmp_path / "cgpu.toml.d").mkdir()
+    for one in (path, tmp_path / "cgpu.toml.d/a.toml"):
+        one.write_text("")
+    assert cgpud_main.checked(path) == f"{path}: valid\n{path}.d/a.toml: valid"
+    reader, writer = os.openpty()
+    command = [sys.executable, "-m", "cgpud", "--check", "--config", str(path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], stdout=writer, check=False)
+    assert (done.returncode, os.read(reader, 4096).decode().splitlines()[0]) == (0, f"{path}: valid")
+    os.close(reader)
+    os.close(writer)
 
 
 def test_hangup_reads_the_files_again_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
