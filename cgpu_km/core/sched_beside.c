@@ -5,7 +5,8 @@
  * With requests of a few milliseconds on several slots, a freeze and a thaw for each would cost
  * more than turns are worth: the GPU waits for the thaw after each request, and one call in
  * thirty takes as long as a request. The hardware divides the GPU among such slots, and each is
- * charged what it pulls. A slot that works on, or has had more than it is due, waits for its turn.
+ * charged what it pulls. A slot that works on, or has had more than it is due, waits for its turn. So does
+ * one with work of several turns where another one works on.
  */
 #include "sched_rr.h"
 
@@ -47,6 +48,27 @@ static bool is_steady(const struct cgpu_sched *t, u32 slot)
 	return (t->run_mask >> slot & 1) && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
 }
 
+/* Those that are frozen in the turn under way because turns end soon: one that works on, or of which nothing
+ * is known, waits for its own. Of slots with work for longer than a turn the first in the hardware's round
+ * would have all of each. The account, which divides by timeslices, does not see that. One that had little of
+ * its part takes nothing from others.
+ */
+static u32 turns_apart(const struct cgpu_sched *t, const struct cgpu_rr *r)
+{
+	u32 mask = r->members & t->known_mask & ~(1u << r->curr), out = 0;
+	bool soon = r->members & ~t->known_mask;
+
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (!is_brief(&t->slot[i]))
+			soon = true;
+		else if (t->slot[i].brief_work < CGPU_BRIEF_WORK_ENOUGH && cgpu_recent_is_near(t, i))
+			out |= 1u << i;
+	}
+	return soon ? out : 0;
+}
+
 /**
  * cgpu_rr_stay_ns() - how long those that always work are not frozen in the turn under way
  * @t: the scheduler, accounted up to now
@@ -78,18 +100,21 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
 u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 {
 	const struct cgpu_rr *r = &t->rr[nr];
-	u32 mask = r->members & t->known_mask, over, out = 0;
+	u32 mask = r->members & t->known_mask, over, apart, out = 0;
 	u64 stay;
 
 	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))
 		return 0;
 	over = cgpu_recent_over(t, CGPU_RECENT_LONG, mask);
+	apart = turns_apart(t, r);
 	stay = cgpu_rr_stay_ns(t, r);
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
 		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
 			out |= 1u << i;
+		if (apart >> i & 1)
+			continue;
 		if (i != r->curr && cgpu_recent_yields(t, CGPU_RECENT_LONG, over, i, r->curr))
 			continue;
 		if (is_brief(&t->slot[i]) &&

@@ -109,22 +109,28 @@ static u32 all_slices(const struct cgpu_sched *t, u32 group, u32 opened)
 	return sum;
 }
 
+/* In the first seconds of a GPU a burst of requests is no sign of what a slot will use over some seconds. */
+static u64 long_all_ns(const struct cgpu_sched *t)
+{
+	u64 all_ns = t->recent_all_ns[CGPU_RECENT_LONG];
+
+	return all_ns < LONG_LEAST_NS ? LONG_LEAST_NS : all_ns;
+}
+
 /**
  * cgpu_recent_over() - slots that had more than their part
  * @t: the scheduler, accounted up to now; its policy has slices
  * @span: lately, or over some seconds
  * @group: all with highprio or all without
  *
- * A part is of all that have opened the GPU, whether they have work or not. In the first seconds of a
- * GPU a burst of requests is no sign of what a slot will use over some seconds.
+ * A part is of all that have opened the GPU, whether they have work or not.
  */
 u32 cgpu_recent_over(const struct cgpu_sched *t, enum cgpu_recent_span span, u32 group)
 {
-	u64 sum = all_slices(t, group, t->opened_mask), all = t->recent_all_ns[span], most;
+	u64 all = span == CGPU_RECENT_LONG ? long_all_ns(t) : t->recent_all_ns[span];
+	u64 sum = all_slices(t, group, t->opened_mask), most;
 	u32 out = 0;
 
-	if (span == CGPU_RECENT_LONG && all < LONG_LEAST_NS)
-		all = LONG_LEAST_NS;
 	for (; sum && group; group &= group - 1) {
 		u32 i = __builtin_ctz(group);
 
@@ -189,6 +195,18 @@ bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
 	u64 part = t->recent_all_ns[CGPU_RECENT_SHORT] * slices_of(t, slot);
 
 	return t->slot[slot].recent_ns[CGPU_RECENT_SHORT] * sum * 8 > part * eighths;
+}
+
+/**
+ * cgpu_recent_is_near() - had a slot most of its part over some seconds
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @slot: which has opened the GPU
+ */
+bool cgpu_recent_is_near(const struct cgpu_sched *t, u32 slot)
+{
+	u64 sum = all_slices(t, 1u << slot, t->opened_mask);
+
+	return t->slot[slot].recent_ns[CGPU_RECENT_LONG] * sum * 4 > long_all_ns(t) * slices_of(t, slot) * 3;
 }
 
 /**

@@ -16,6 +16,9 @@ u32 cgpu_recent_over(const struct cgpu_sched *t, enum cgpu_recent_span span, u32
 /* Had @slot so many eighths of its part? */
 bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths);
 
+/* Had @slot three quarters of its part over some seconds? */
+bool cgpu_recent_is_near(const struct cgpu_sched *t, u32 slot);
+
 /* What @slot had less than its part. */
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot);
 

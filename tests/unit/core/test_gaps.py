@@ -57,6 +57,35 @@ def test_two_processes_gain_nothing():
     assert sim.share(1) >= 0.9 * 19 / 23.5
 
 
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("known", [True, False])
+def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, known):
+    """None has the turns of the others because the hardware's round comes to it first, and the account is right.
+
+    Also beside one whose run state is unknown.
+    """
+    trainings = [Steps(19, 4.5) for _ in range(count)]
+    sim = gpu(policy, Load(), *trainings, known=lambda slot: known or slot > 0).run(2500)
+    before = [(load.got_ns, sim.turn.stat(slot).gpu_ns) for slot, load in sim.loads.items()]
+    sim.run(4000)
+    got = [(load.got_ns - before[slot][0]) / (4000 * MS) for slot, load in sim.loads.items()]
+    account = [(sim.turn.stat(slot).gpu_ns - before[slot][1]) / (4000 * MS) for slot in sim.loads]
+    assert got[1:] == pytest.approx([sum(got[1:]) / count] * count, rel=0.05)
+    assert got == pytest.approx(account, rel=0.05)
+    assert min(got) > 0.93 / (count + 1)
+
+
+def test_requests_beside_one_that_always_works_are_no_long_work():
+    """Half of its part of 15 ms at a time takes nothing from the others: no turn apart, and no call for it."""
+    loads = [Load(every(150, 15, 31 * i)) for i in range(4)]
+    sim = gpu(PREEMPT, Load(), *loads, slice_ms=9).run(3000)
+    before = sim.calls
+    sim.run(3000)
+    assert all(sim.share(slot) > 0.095 for slot in list(sim.loads)[1:])
+    assert sim.calls - before < 250
+
+
 def test_a_service_waits_no_longer_beside_a_training_with_gaps():
     """Of equal weight: as beside one that always works."""
     others = (Load(), Steps(19, 4.5))
