@@ -48,11 +48,12 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
 }
 
 /**
- * cgpu_sched_update() - charge the time that has passed
- * @t: the scheduler
- * @to_ns: until when; a time already accounted is nothing
+ * cgpu_account_reading() - charge the time up to a reading of the run state
+ * @t: the scheduler, with what was read
+ * @was_busy: busy_mask before it
+ * @to_ns: when it was read; a time already accounted is nothing
  */
-void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
+void cgpu_account_reading(struct cgpu_sched *t, u32 was_busy, u64 to_ns)
 {
 	u64 len_ns, got = 0, mine, last = 0;
 	struct cgpu_account_now n;
@@ -75,6 +76,7 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 		cgpu_recent_note(t, i, got);
 		cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
 	}
+	cgpu_ceiling_charge_known(t, was_busy, n.ran, n.waiting & ~t->capped_mask, len_ns);
 	/* Else each slot would have had less than its part. */
 	if (!t->paused)
 		cgpu_recent_pass(t, len_ns);
@@ -99,6 +101,16 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 	cgpu_rr_charge(t, CGPU_RR_NORMAL, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_PRIO, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_BACKGROUND, len_ns);
+}
+
+/**
+ * cgpu_sched_update() - charge the time that has passed
+ * @t: the scheduler
+ * @to_ns: until when; a time already accounted is nothing
+ */
+void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
+{
+	cgpu_account_reading(t, t->busy_mask, to_ns);
 }
 
 /**

@@ -21,6 +21,9 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
 /* Charge everything up to @to_ns by what was in force. */
 void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns);
 
+/* The same up to a reading, which changed busy_mask from @was_busy. */
+void cgpu_account_reading(struct cgpu_sched *t, u32 was_busy, u64 to_ns);
+
 /* Charge up to @to_ns an overlap of those that stop with those that begin. */
 void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns);
 

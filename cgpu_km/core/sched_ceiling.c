@@ -11,12 +11,15 @@
 #include "sched_ceiling.h"
 
 #include "policy.h"
+#include "sched_hwshare.h"
 
 #define BUDGET_NS	7000000ll	/* full; 3 ms of one per cent of a second are for late freezes */
 #define SLACK_NS	50000ll		/* less is not worth a plan */
 #define PAUSE_PARTS	4		/* frozen for this part of a slice at least */
 #define REPAID_NS	1000000000ll	/* an overrun delays a slot by this at most */
 #define BINDS_NS	400000000ull	/* one that used up its budget so lately will do so again */
+#define DRAWN_NS	(BUDGET_NS - BUDGET_NS / 8)	/* with less it used much of its ceiling lately */
+#define EDGE_NS		100000ull	/* between two readings of one that works */
 
 /**
  * cgpu_ceiling_refresh() - work out which slots have a ceiling in force
@@ -58,7 +61,7 @@ static bool may_have_all(const struct cgpu_sched *t, u32 slot, u32 ran)
 /**
  * cgpu_ceiling_charge() - a slot could run
  * @t: the scheduler
- * @slot: which; of no effect on one without a ceiling
+ * @slot: which; of no effect on one without a ceiling, or whose run state is known
  * @ran: all slots that could
  * @got_ns: its part by the account
  * @len_ns: how long
@@ -67,9 +70,74 @@ static bool may_have_all(const struct cgpu_sched *t, u32 slot, u32 ran)
  */
 void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u64 len_ns)
 {
-	if (t->ceiling_mask >> slot & 1)
+	if ((t->ceiling_mask & ~t->known_mask) >> slot & 1)
 		t->slot[slot].ceiling_budget_ns -=
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
+}
+
+/* The part of @slot, which has work, of a time in which those of @busy have. */
+static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
+{
+	u32 ran = t->run_mask & t->opened_mask & (busy | ~t->known_mask);
+
+	if (may_have_all(t, slot, ran))
+		return (s64)len_ns;
+	return (s64)cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
+}
+
+/* By two readings: a piece of work begins and ends between two, on average in the middle. Where they are far
+ * apart most pieces begin and end between two and are not seen: one that is stands for the others.
+ */
+static s64 worked_ns(const struct cgpu_sched *t, u32 slot, u32 was_busy, u64 len_ns)
+{
+	u64 edge_ns = (len_ns < EDGE_NS ? len_ns : EDGE_NS) / 2;
+	bool was = was_busy >> slot & 1;
+	s64 ns = 0;
+
+	if (was)
+		ns += part_ns(t, slot, was_busy, len_ns / 2);
+	if (t->busy_mask >> slot & 1)
+		ns += part_ns(t, slot, t->busy_mask, was ? len_ns - len_ns / 2 : len_ns - edge_ns);
+	return ns;
+}
+
+/**
+ * cgpu_ceiling_charge_known() - time has passed, at the end of which the run state was read, or it stayed
+ * @t: the scheduler, with that run state
+ * @was_busy: those that had work at the beginning
+ * @ran: those that ran, by the account
+ * @wait: others wait for a turn
+ * @len_ns: how long
+ *
+ * Of known run state what a slot works is charged, by the readings, whether it counts as asleep or as awake.
+ * Awake without work it is charged while others wait for it: they have lost that time to it.
+ */
+void cgpu_ceiling_charge_known(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)
+{
+	u32 mask = t->ceiling_mask & t->known_mask & t->run_mask & t->opened_mask;
+	u32 kept = wait && !(ran & (t->busy_mask | ~t->known_mask)) ? ran : 0;
+
+	if (t->paused)
+		return;
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		t->slot[i].ceiling_budget_ns -= kept >> i & 1 ? part_ns(t, i, kept, len_ns) :
+								worked_ns(t, i, was_busy, len_ns);
+	}
+}
+
+/**
+ * cgpu_ceiling_is_drawn() - has a slot used much of its ceiling lately
+ * @t: the scheduler, accounted up to now
+ * @slots: some slots
+ */
+bool cgpu_ceiling_is_drawn(const struct cgpu_sched *t, u32 slots)
+{
+	for (slots &= t->ceiling_mask; slots; slots &= slots - 1)
+		if (t->slot[__builtin_ctz(slots)].ceiling_budget_ns < DRAWN_NS)
+			return true;
+	return false;
 }
 
 /**

@@ -12,6 +12,7 @@
 
 #include "policy.h"
 #include "sched_account.h"
+#include "sched_ceiling.h"
 #include "sched_prio.h"
 
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
@@ -31,6 +32,7 @@
 #define POLL_BUSY_NS	100000ull	/* while the owner has work */
 #define POLL_CHECK_NS	25000ull	/* while a slot may be about to sleep */
 #define POLL_URGENT_NS	100000ull	/* while a high-priority slot sleeps and others have the GPU */
+#define POLL_DRAWN_NS	100000ull	/* while a slot sleeps that used much of its ceiling lately */
 #define POLL_LENT_NS	250000ull	/* while another slot's time is lent */
 #define POLL_UNKNOWN_NS	10000000ull	/* while there is nothing to go by */
 #define POLL_ASLEEP_NS	500000ull	/* while every slot sleeps: the first one to wake runs anyway */
@@ -126,7 +128,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 	 * short pieces would be charged for too much.
 	 */
 	if (!t->inflight)
-		cgpu_sched_update(t, now_ns);
+		cgpu_account_reading(t, was_busy, now_ns);
 	t->asleep_mask &= known & ~busy;
 	for (mask = was_asleep & busy; mask; mask &= mask - 1)
 		wake(t, __builtin_ctz(mask), now_ns);
@@ -220,6 +222,9 @@ u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32
 		return POLL_UNKNOWN_NS;
 	if (known & run & ~t->busy_mask & ~asleep)
 		return POLL_CHECK_NS;
+	/* Pieces that the readings miss are not charged to its ceiling. */
+	if (cgpu_ceiling_is_drawn(t, asleep))
+		return POLL_DRAWN_NS;
 	if (asleep == contend)
 		return POLL_ASLEEP_NS;
 	if (asleep & urgent)

@@ -11,6 +11,7 @@ from demandgpu import DemandGpu, Load, every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simgpu import A100, Control, SimGpu
+from test_run_state import Closed
 
 IDLE = []
 
@@ -55,6 +56,35 @@ def test_one_that_is_alone_has_its_ceiling_in_each_second(ceiling, known):
     ((least, most),) = over_seconds(gpu((1, ceiling, busy()), known=lambda slot: known))
     assert ceiling - 1 < least
     assert most < ceiling + 1
+
+
+@pytest.mark.parametrize("others", [[], [(10, 0, Load(IDLE))]], ids=["alone", "beside an idle opener"])
+@pytest.mark.parametrize(
+    ("work_us", "gap_us", "ceiling"), [(140, 400, 10), (180, 320, 10), (150, 300, 30), (220, 900, 5), (500, 2000, 5)]
+)
+def test_small_pieces_of_work_are_held_to_the_ceiling(work_us, gap_us, ceiling, others):
+    """They come and go between the readings of one that sleeps, and would have twice and three times as much."""
+    (least, most), *_ = over_seconds(gpu((5, ceiling, Closed(work_us, gap_us)), *others), seconds=3)
+    assert most < ceiling + 1
+    assert least > 0.85 * ceiling
+
+
+@pytest.mark.parametrize("others", [[], [(10, 0, Load(IDLE))]], ids=["alone", "beside an idle opener"])
+@pytest.mark.parametrize(
+    ("work_us", "gap_us", "ceiling"), [(140, 400, 30), (220, 900, 25), (100, 2000, 10), (1000, 3000, 30)]
+)
+def test_small_pieces_below_the_ceiling_are_not_held_up(work_us, gap_us, ceiling, others):
+    """Gaps that are too short to be lent are no use of the GPU while none waits for it."""
+    sim = gpu((5, ceiling, Closed(work_us, gap_us)), *others).run(3000)
+    assert sim.share(0) > 0.98 * work_us / (work_us + gap_us)
+    assert throttled(sim, 0) == 0
+
+
+def test_gaps_that_others_wait_for_are_charged():
+    """It keeps its turn in them: beside one that always works its ceiling holds for both together."""
+    sim = gpu((10, 10, Closed(140, 400)), (10, 0, busy())).run(2000)
+    assert sim.share(0) < 0.11
+    assert sim.share(1) > 0.88
 
 
 @pytest.mark.parametrize(
