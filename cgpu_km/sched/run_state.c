@@ -21,11 +21,15 @@
  */
 #define SETTLED_NS	(3 * NSEC_PER_MSEC)
 
-/* The source is taken out of use after this many contradictions in a row, which are counted
- * at most once per interval: 0.8 s. One reading in between without a contradiction, of any
- * slot, starts the count again: a tenant whose kernels resist the freeze, or whose channels
- * the driver stopped after a fault, must not take the source from the others. Enabled channels that
- * show to be disabled are counted for each slot, and two slots must have so many.
+/* This many contradictions in a row, which are counted at most once per interval: 0.8 s.
+ *
+ * Frozen channels on the engine, and refused reads: the source is taken out of use. One reading in
+ * between without a contradiction, of any slot, starts the count again: a tenant whose kernels resist
+ * the freeze must not take the source from the others.
+ *
+ * Enabled channels that show to be disabled are counted for each slot, and only the slot is not
+ * believed any more: a tenant can let its own channels show it, in any number of containers, by a fault
+ * of each. If all slots show it, the source is given up, until there is one that did not.
  */
 #define CONTRADICTIONS	8
 #define COUNT_NS	(100 * NSEC_PER_MSEC)
@@ -77,6 +81,14 @@ static const void __iomem *register_of_locked(const struct ckm_gpu *gpu, const v
 	return ckm_pccsr_word(gpu->run.pccsr, channel);
 }
 
+/* Its thawed channels showed to be disabled so often, and none of them to be enabled since. What it
+ * shows while it is frozen is not believed either.
+ */
+static bool is_distrusted(const struct ckm_run_state *run, u32 slot)
+{
+	return run->disabled[slot] >= CONTRADICTIONS;
+}
+
 bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 		      struct cgpu_obj *channel, const void *info)
 {
@@ -84,7 +96,7 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 	struct ckm_obj *obj = container_of(channel, struct ckm_obj, core);
 	const void __iomem *reg;
 	struct ckm_gpu *gpu;
-	bool first = false;
+	bool news = false;
 
 	if (!slot || channel->kind != CGPU_KIND_CHANNEL)
 		return false;
@@ -98,11 +110,15 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 		word->gpu = gpu;
 		word->obj = obj;
 		obj->word = word;
-		first = !gpu->run.words++;
+		/* A process that starts again after a fault has new channels, which would never be
+		 * read if the source was given up. The thread may sleep without an end then.
+		 */
+		news = !gpu->run.words++ || is_distrusted(&gpu->run, slot->sched_id);
+		gpu->run.disabled[slot->sched_id] = 0;
 	}
 	spin_unlock(&gpu->lock);
 	mutex_unlock(&ct->rm_lock);
-	if (first)
+	if (news)
 		ckm_gpu_kick(gpu);
 	return word->gpu;
 }
@@ -127,6 +143,8 @@ void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
 	gpu->run.wrong = false;
+	gpu->run.doubted = false;
+	gpu->run.told = false;
 	gpu->run.on_frozen = 0;
 	memset(gpu->run.disabled, 0, sizeof(gpu->run.disabled));
 	gpu->run.refused = 0;
@@ -165,11 +183,31 @@ void ckm_run_state_stop(struct ckm_gpu *gpu)
 	pci_dev_put(pdev);
 }
 
+/* All that have the GPU open, two at least, are distrusted. That may be a fault of the source, or of
+ * each of them; what the source shows of these is not used either way. So it is not kept: a container
+ * that opens the GPU later, or again, must not lose the source by what its neighbours did before. If it
+ * is the source that is wrong, what it shows of one container alone is not used anyway.
+ */
+static bool is_given_up_locked(const struct ckm_gpu *gpu)
+{
+	u32 i, opened = 0;
+
+	lockdep_assert_held(&gpu->lock);
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (!gpu->slot[i] || !gpu->slot[i]->channel_count)
+			continue;
+		if (!is_distrusted(&gpu->run, i))
+			return false;
+		opened++;
+	}
+	return opened > 1;
+}
+
 bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
 	return READ_ONCE(run_state) && gpu->run.source != CGPU_RUN_NONE && gpu->run.words &&
-	       !gpu->run.wrong && !gpu->paused;
+	       !gpu->run.wrong && !gpu->paused && !is_given_up_locked(gpu);
 }
 
 const char *ckm_run_state_source_locked(const struct ckm_gpu *gpu)
@@ -272,6 +310,10 @@ static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 		gpu->run.errors++;
 		return;
 	}
+	if (is_distrusted(&gpu->run, slot->sched_id) && !(r->enabled & BIT(slot->sched_id))) {
+		gpu->run.errors++;
+		return;
+	}
 	r->known |= BIT(slot->sched_id);
 	if (shown & CGPU_WORD_BUSY)
 		r->busy |= BIT(slot->sched_id);
@@ -310,48 +352,56 @@ static bool count(u8 *counter, u32 bad, u32 good)
 	return *counter >= CONTRADICTIONS;
 }
 
-/* True: two slots show it so often. A tenant can make its own channels show it: they fault.
- * If it is the source that is wrong, what it shows of one container alone is not used anyway.
+/* Count, for each slot, that its enabled channels show to be disabled. What another slot shows says
+ * nothing of it.
  */
-static bool count_disabled(struct ckm_run_state *run, const struct reading *r)
+static void count_disabled(struct ckm_run_state *run, const struct reading *r, u32 disabled)
 {
-	u32 i, often = 0;
+	u32 i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (r->enabled || !(r->opened & BIT(i)))
+		if (r->enabled & BIT(i))
 			run->disabled[i] = 0;
-		else if ((r->disabled & BIT(i)) && run->disabled[i] < CONTRADICTIONS)
+		else if ((disabled & BIT(i)) && run->disabled[i] < CONTRADICTIONS)
 			run->disabled[i]++;
-		often += run->disabled[i] >= CONTRADICTIONS;
 	}
-	return often > 1;
+}
+
+/* Tenants can make all slots disabled again and again: until a policy is set the log has one line of it. */
+static void give_up_locked(struct ckm_gpu *gpu, const char *why)
+{
+	struct ckm_run_state *run = &gpu->run;
+
+	lockdep_assert_held(&gpu->lock);
+	if (run->wrong || !run->told)
+		pr_warn("GPU %u: the run state of channels is not used: %s\n", gpu->index, why);
+	run->told = true;
+	ckm_gpu_kick(gpu);
 }
 
 static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 {
 	struct ckm_run_state *run = &gpu->run;
+	bool counts = now - run->counted_ns >= COUNT_NS;
 	const char *why = NULL;
 
 	/* What agrees counts at once, what contradicts once per interval. */
-	if (now - run->counted_ns < COUNT_NS) {
-		run->on_frozen = r->off_frozen ? 0 : run->on_frozen;
-		if (r->enabled)
-			memset(run->disabled, 0, sizeof(run->disabled));
-		run->refused = r->readable ? 0 : run->refused;
-		return;
-	}
-	run->counted_ns = now;
-	if (count(&run->on_frozen, r->on_frozen, r->off_frozen))
+	if (counts)
+		run->counted_ns = now;
+	if (count(&run->on_frozen, counts ? r->on_frozen : 0, r->off_frozen))
 		why = "frozen channels show to be on the engine";
-	if (count_disabled(run, r))
-		why = "enabled channels show to be disabled";
-	if (count(&run->refused, r->refused, r->readable))
+	if (count(&run->refused, counts ? r->refused : 0, r->readable))
 		why = "reads are refused";
-	if (!why)
-		return;
-	run->wrong = true;
-	pr_warn("GPU %u: the run state of channels is not used: %s\n", gpu->index, why);
-	ckm_gpu_kick(gpu);
+	run->wrong = why;
+	count_disabled(run, r, counts ? r->disabled : 0);
+	if (r->enabled)
+		run->doubted = false;
+	if (!why && is_given_up_locked(gpu)) {
+		run->doubted = true;
+		why = "enabled channels show to be disabled";
+	}
+	if (why)
+		give_up_locked(gpu, why);
 }
 
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
@@ -373,7 +423,10 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 		return;
 	}
 	check(gpu, &r, now);
-	if (gpu->run.wrong)
+	/* After the source was given up, one slot has to show that it tells enabled channels: words that
+	 * are all zeros would make a new container seem idle while it is frozen.
+	 */
+	if (!ckm_run_state_usable_locked(gpu) || gpu->run.doubted)
 		return;
 	*known = r.known;
 	*busy = r.busy;

@@ -84,7 +84,9 @@ struct ckm_run_state {
 	u32 words;			/* words that are kept */
 	u8 on_frozen, refused;		/* contradictions in a row, by kind */
 	u8 disabled[CGPU_SLOTS];	/* those of thawed slots that show to be disabled, for each */
-	bool wrong;			/* too many of them: not used any more */
+	bool wrong;			/* too many of the first two: not used any more */
+	bool doubted;			/* all slots were disabled: used once one shows to be enabled */
+	bool told;			/* the kernel log has a line why it is not used */
 	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
 

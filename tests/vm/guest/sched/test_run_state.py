@@ -25,6 +25,7 @@ from runstatebox import (
     RUN_STATE,
     STUCK,
     ZEROS,
+    Opened,
     drained_s,
     errors,
     opened,
@@ -198,6 +199,77 @@ def test_a_faulted_tenant_alone_takes_no_source_from_those_that_come_later(boxes
             time.sleep(0.02)
         with opened(boxes[1]):
             until(lambda: state() == ("chram", 1, 0), 2)
+
+
+def fault(*clients: Opened) -> None:
+    """Their groups stay scheduled as far as the module knows, and their channels are disabled."""
+    for client in clients:
+        client.channels[0].submit(op=99)
+        until(client.channels[0].group.fault)
+
+
+def test_a_tenant_with_two_faulted_containers_takes_no_source_from_those_that_come_later(boxes, kernel_log):
+    kernel_log.news()
+    with opened(boxes[0]) as a, opened(boxes[1]) as b, Box("c" * 64) as third:
+        fault(a, b)
+        until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)  # of all that there are: it may be the source
+        for _ in range(2):
+            with opened(third) as c:
+                until(lambda: state() == ("chram", 1, 0), 2)
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    assert state() == ("chram", 1, 0)
+                    time.sleep(0.02)
+                c.channels[0].submit(LONG_NS)
+                until(lambda: state() == ("chram", 1, 1), 2, step=0.001)
+                c.channels[0].wait()
+            assert state() == ("none", 0, 0)
+    assert kernel_log.news().count("the run state of channels is not used") == 1, "a tenant fills no log"
+
+
+def test_a_tenant_with_two_faulted_containers_takes_no_source_from_one_that_is_frozen(boxes):
+    """It shows nothing that agrees for as long as it is frozen."""
+    with Box("c" * 64) as third, opened(third), opened(boxes[0]) as a, opened(boxes[1]) as b:
+        (third.proc / "weight").write_text("0\n")
+        put("policy", WEIGHTED)
+        until(lambda: third.stat("running") == 0, 5)
+        fault(a, b)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            source, known, busy = state()
+            assert (source, busy) == ("chram", 0) and known >= 1
+            time.sleep(0.02)
+        assert state() == ("chram", 1, 0), "the two are unknown, in their turns and between them"
+
+
+def test_a_process_that_starts_again_after_a_fault_is_known(boxes):
+    with opened(boxes[0]) as a, opened(boxes[1]) as b:
+        fault(a, b)
+        until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)
+        with opened(boxes[0]):
+            until(lambda: state() == ("chram", 1, 0), 2)
+
+
+def test_a_source_that_was_given_up_makes_nobody_seem_idle(boxes, personality, kernel_log):
+    """Words of zeros, and one that comes later and is frozen at once: it contradicts nothing."""
+    kernel_log.news()
+    put("policy", WEIGHTED)
+    with opened(boxes[0]), opened(boxes[1]), Box("c" * 64) as third:
+        personality(chram_fault=ZEROS)
+        until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)
+        (third.proc / "weight").write_text("0\n")
+        with opened(third):
+            until(lambda: third.stat("running") == 0, 5)
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                assert state()[1] == 0
+                time.sleep(0.02)
+            (third.proc / "weight").write_text("1\n")
+            until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)
+            assert kernel_log.news().count("the run state of channels is not used") == 1
+            personality(chram_fault=0)
+            put("policy", WEIGHTED)
+            until(lambda: state() == ("chram", 3, 0), 5)
 
 
 def test_many_channels_make_their_own_slot_unknown_only(boxes):
