@@ -295,12 +295,18 @@ bool cgpu_check_is_blind(const struct cgpu_check *l)
 	return l->blind >= CGPU_CHECK_BLIND;
 }
 
+/* Else it is some container's work, and not known whose. */
+static bool names_one_or_none(u32 slot)
+{
+	return slot != CGPU_CHECK_FOREIGN && slot != CGPU_CHECK_LOW;
+}
+
 /**
  * cgpu_check_sample() - add a utilisation sample
  * @l: the effect check
  * @t: the scheduler, which notes what high priority uses
  * @at_ns: when; monotonic, rising, at most cgpu_check_until_ns()
- * @slot: on the engine, or CGPU_CHECK_IDLE or CGPU_CHECK_FOREIGN
+ * @slot: on the engine, or CGPU_CHECK_IDLE, CGPU_CHECK_FOREIGN or CGPU_CHECK_LOW
  *
  * Context: Caller serialises.
  */
@@ -325,7 +331,7 @@ void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u3
 	if (!in_force(l, before_ns, at_ns, &since))
 		since.frozen = 0;
 	l->left_engine &= since.frozen;
-	if (slot != CGPU_CHECK_FOREIGN) {
+	if (names_one_or_none(slot)) {
 		if (at_ns > LONG_NS && in_force(l, at_ns - LONG_NS, at_ns, &since))
 			long_frozen = since.frozen & at.frozen;
 		count_frozen(l, at.frozen, long_frozen, sampled);

@@ -16,7 +16,8 @@
 #define CGPU_CHECK_MARKS	2048	/* two per hand-over: 2 s of slices of 2 ms. Shorter ones show nothing */
 #define CGPU_CHECK_BLIND	15u	/* so many samples in a row that show nothing: 3 s */
 #define CGPU_CHECK_IDLE		0xffffffffu	/* the engine was idle */
-#define CGPU_CHECK_FOREIGN	0xfffffffeu	/* a process that is no container's, or of two */
+#define CGPU_CHECK_FOREIGN	0xfffffffeu	/* a process of none, or of several of which one has high priority */
+#define CGPU_CHECK_LOW		0xfffffffdu	/* a process of several containers without high priority */
 #define CGPU_CHECK_UNIT		1024u	/* of a sample */
 #define CGPU_CHECK_WAIT_NS	60000000000ull	/* after a suspicion without a result; doubles */
 #define CGPU_CHECK_POLL_MS	1000u

@@ -79,30 +79,39 @@ static u64 sample_ns(const struct ckm_gpu *gpu, u32 first, u32 i, u32 *pid)
 	return get64(sample, NV_UTIL_TIME);
 }
 
-/* The slot of the only container in which @pid has channels. CGPU_CHECK_IDLE: the engine
- * was idle. CGPU_CHECK_FOREIGN: no container, or more than one.
- */
-static u32 slot_of_pid(struct ckm_gpu *gpu, u32 pid)
+static bool has_channels_of(const struct ckm_slot *slot, u32 pid)
 {
-	u32 found = CGPU_CHECK_FOREIGN, slot;
 	struct ckm_obj *obj;
+
+	list_for_each_entry(obj, &slot->channels, sched)
+		if (obj->pid == pid)
+			return true;
+	return false;
+}
+
+/* The slot of the only container in which @pid has channels. CGPU_CHECK_IDLE: the engine
+ * was idle. CGPU_CHECK_FOREIGN: no container, or several of which one has high priority, which
+ * could else hide its work behind a channel in another one. CGPU_CHECK_LOW: several without: a tenant
+ * that has two containers could else spend a neighbour's high priority. Which of its channels was on
+ * the engine no sample tells.
+ */
+static u32 slot_of_pid(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u32 pid)
+{
+	u32 found = CGPU_CHECK_FOREIGN, count = 0, slot;
+	struct cgpu_sched_entity_view view;
+	bool high = false;
 
 	lockdep_assert_held(&gpu->lock);
 	if (pid == NV_UTIL_NOBODY)
 		return CGPU_CHECK_IDLE;
 	for (slot = 0; slot < CGPU_SLOTS; slot++) {
-		if (!gpu->slot[slot])
+		if (!gpu->slot[slot] || !has_channels_of(gpu->slot[slot], pid))
 			continue;
-		list_for_each_entry(obj, &gpu->slot[slot]->channels, sched) {
-			if (obj->pid != pid)
-				continue;
-			if (found != CGPU_CHECK_FOREIGN)
-				return CGPU_CHECK_FOREIGN;
-			found = slot;
-			break;
-		}
+		core->sched.slot_view(gpu->sched, slot, &view);
+		high |= view.highprio;
+		found = count++ ? CGPU_CHECK_LOW : slot;
 	}
-	return found;
+	return count > 1 && high ? CGPU_CHECK_FOREIGN : found;
 }
 
 /* Pass new samples to the core. Their timestamps are taken to be time of day
@@ -123,7 +132,7 @@ static bool feed(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now)
 		at += to_mono;
 		newest = max(newest, at);
 		if (at > gpu->check->seen_ns && at <= until)
-			core->check.sample(gpu->check, gpu->sched, at, slot_of_pid(gpu, pid));
+			core->check.sample(gpu->check, gpu->sched, at, slot_of_pid(gpu, core, pid));
 	}
 	return newest <= now + AHEAD_NS && newest + OLD_NS >= now;
 }

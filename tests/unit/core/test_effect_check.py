@@ -2,7 +2,7 @@
 """Whether the share moves: findings about a control, and that no tenant can make it look ineffective."""
 
 import pytest
-from checkgpu import FOREIGN, IDLE, CheckGpu
+from checkgpu import FOREIGN, IDLE, LOW, CheckGpu
 from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -296,13 +296,14 @@ def test_samples_while_calls_are_under_way_wait():
     assert planned - 5 * MS < lib.cgpu_check_until_ns(gpu.turn.t, planned + 1000 * MS) < planned
 
 
-def test_old_and_unknown_samples_are_left_out():
+@pytest.mark.parametrize("of_several", [FOREIGN, LOW])
+def test_old_and_unknown_samples_are_left_out(of_several):
     gpu, (a, _) = saturated(PREEMPT, 1, 1)
     gpu.run(0.5)
     n, seen = gpu.check.samples, gpu.check.seen_ns
     lib.cgpu_check_sample(gpu.check, gpu.turn.t, 5, a)
     assert (gpu.check.samples, gpu.check.seen_ns) == (n, seen), "before what was seen"
-    lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS, FOREIGN)
+    lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS, of_several)
     assert gpu.check.samples == n
     for slot in (IDLE, 77):
         lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS + 1, slot)

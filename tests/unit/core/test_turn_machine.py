@@ -136,7 +136,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert not turn.t.asleep_mask & busy, "one with work is asleep"
 
     @rule(
-        on=st.sampled_from([C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN, 0, 1, 2]),
+        on=st.sampled_from([C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN, C.CGPU_CHECK_LOW, 0, 1, 2]),
         count=st.integers(1, 8),
         i=slot,
         held=st.booleans(),

@@ -268,6 +268,17 @@ def test_work_of_no_container_counts_as_that_of_high_priority():
     assert gpu.run(20, lambda _: C.CGPU_CHECK_FOREIGN) > 0.15
 
 
+def test_work_of_one_process_in_two_other_containers_takes_nothing_from_high_priority():
+    """A tenant without high priority decides which of its containers' files a process has."""
+    gpu = Sampled(others=2)
+    gpu.run(2, lambda _: C.CGPU_CHECK_LOW)
+    assert gpu.run(20, lambda _: C.CGPU_CHECK_LOW) == 0
+    before = gpu.turn.t.use_credit
+    gpu.turn.channels(gpu.high, 0)
+    gpu.run(2, lambda _: C.CGPU_CHECK_LOW)
+    assert gpu.turn.t.use_credit == before, "it is not that of one that has closed the GPU either"
+
+
 def test_a_crowd_with_high_priority_is_held_by_periods():
     """Of 60 TSGs none has less than a millisecond: 16:1 would become 120:1."""
     gpu = Sampled(tsgs=60)

@@ -6,11 +6,13 @@ In exact guest time (`make test-vm KIND=icount`); the decisions themselves are i
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 import nvclient
 import pytest
-from sharebox import GPU, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, put, shares
+from sharebox import GPU, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, Tenant, put, shares
 from slicebox import until
 
 pytestmark = pytest.mark.icount
@@ -110,6 +112,48 @@ def test_a_stubborn_tenant_takes_no_control_away(tenants, personality, needs_res
     assert policy() == PREEMPTIVE
     assert (stat("control"), stat("control_ineffective")) == ("freeze,timeslice", "none")
     assert good.box.stat("enforced") == 1
+
+
+def held_part(tenant: Tenant, seconds: float) -> float:
+    """Part of the time in which it was frozen."""
+    begin = time.monotonic(), tenant.box.stat("wait_ns")
+    time.sleep(seconds)
+    return (tenant.box.stat("wait_ns") - begin[1]) / 1e9 / (time.monotonic() - begin[0])
+
+
+@contextlib.contextmanager
+def one_process(one: Tenant, two: Tenant, *works: Tenant) -> Iterator[None]:
+    """This process has channels in both, as with the files of the other one that came over a socket."""
+    with one.box.client() as first, two.box.client() as second:
+        for tenant, client in ((one, first), (two, second)):
+            channel = client.gpu(0).space().group().channel(entries=16)
+            for _ in range(12 if tenant in works else 0):
+                channel.submit(kernel_ns=5_000_000_000)
+        yield
+
+
+def test_a_process_in_two_containers_without_high_priority_holds_none(tenants):
+    """High priority that uses 3 % of the GPU, of unknown run state, beside a tenant that has two containers."""
+    service, one, two = tenants(highprio=1), tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    service.load = service.box.simload(
+        *("--seconds", 0, "--interval", 1000, "--request-us", "500x10"),
+        *("--requests-per-s", 6, "--depth", 16, "--poll-us", 200),
+    )
+    service.load.stdout.readline()
+    with one_process(one, two, one, two):
+        time.sleep(5)
+        assert held_part(service, 3) < 0.01
+
+
+def test_a_process_with_a_channel_in_another_container_is_held_to_the_ceiling(tenants):
+    """What it does counts as high priority's, whichever of its channels works."""
+    high, low, other = tenants(highprio=1), tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    other.start()
+    with one_process(high, low, high):
+        time.sleep(5)
+        assert held_part(high, 3) == pytest.approx(0.2, abs=0.03)
 
 
 def test_the_samples_are_not_for_tenants(tenants):
