@@ -20,11 +20,11 @@ from cgpu_common.output import out
 from cgpu_common.placement import POLICIES
 
 from . import chrome
-from .columns import Column, table
+from .columns import Column, folded, table
 from .complete import policy_words, profile_words
 from .render import percent
 from .sim import config, draw, playback
-from .sim.model import Scenario, Setup, profile
+from .sim.model import Scenario, Setup, in_digits, profile
 from .sim.run import Got, Result, run
 from .terminal import width
 
@@ -147,8 +147,10 @@ def result_text(number: int, result: Result, width: int | None, plain: bool) -> 
         f", {result.polls_per_s:.0f} polls a second; never seen on hardware" if result.setup.source != "none" else ""
     )
     rows = table(HEAD, [_row(got) for got in result.got], width)
-    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, *_more_tables(result, width)]
-    lines += ["", idle, scheduler, source, *result.notes, ""]
+    title = folded(f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", width)
+    lines = [*title, "", *rows, *_more_tables(result, width), ""]
+    lines += [line for text in (idle, scheduler, source, *result.notes) for line in folded(text, width)]
+    lines.append("")
     names = [got.container.name for got in result.got]
     return lines + draw.time_line(result.line, names, result.line_ms, width or UNLIMITED, plain)
 
@@ -295,7 +297,9 @@ def _line_window(from_ms: float | None, line_ms: float | None, scenario: Scenari
     whole = scenario.seconds * 1000
     begin = from_ms or 0.0
     if begin >= whole:
-        raise CgpuError(Exit.USAGE, "usage", f"--from-ms {begin:g} is after the end of the run", f"{whole:g} ms")
+        raise CgpuError(
+            Exit.USAGE, "usage", f"--from-ms {in_digits(begin)} is after the end of the run", f"{in_digits(whole)} ms"
+        )
     return begin, min(whole, begin + (line_ms or 200.0))
 
 
@@ -411,7 +415,7 @@ def simulate(
     base = config.read_setup(given, Setup(profile(card)))
     there, length_s = playback.read(played) if played else ([], None)
     values = {"seconds": seconds or length_s, "seed": seed}
-    scenario = config.read_scenario(_merged(file, values), base, gpus, containers, there)
+    scenario = config.read_scenario(_merged(file, values), base, gpus, containers, there, str(file or ""))
     check_outputs(svg, len(scenario.gpus), perfetto)
     window = _line_window(from_ms, line_ms, scenario)
     results = run(scenario, window, alone, exact=as_json or perfetto is not None)

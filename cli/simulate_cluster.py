@@ -41,7 +41,7 @@ KIND_HEAD = (
 
 def show(path: Path, policy: str, as_json: bool) -> int:
     """Print the result of both policies or of one. Returns the exit code: 7 if under none of them all have room."""
-    plan = cluster_config.read_plan(cluster_config.read(path))
+    plan = cluster_config.read_plan(cluster_config.read(path), str(path))
     results = [cluster.run(plan, one) for one in ((policy,) if policy else POLICIES)]
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": plan.seed}

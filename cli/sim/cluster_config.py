@@ -11,7 +11,7 @@ from typing import Any
 from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Gpu, Need, PodNeed
 
 from .cluster import Kind, Plan, Pool
-from .config import Range, known, read_file, tables
+from .config import Range, known, read_file, tables, within
 from .requests import shown, wrong
 
 NODES_MAX = 10_000
@@ -40,7 +40,7 @@ def read(path: Path) -> dict[str, object]:
     except ImportError:
         raise wrong(f"{path}: YAML needs the Python package PyYAML", "or write it as TOML") from None
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise wrong(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -57,7 +57,13 @@ def _name(values: Mapping[str, object], what: str, default: str) -> str:
     return name
 
 
-def read_plan(values: Mapping[str, object]) -> Plan:
+def read_plan(values: Mapping[str, object], file: str = "") -> Plan:
+    """@file: its path, for errors."""
+    with within(file):
+        return _read_plan(values)
+
+
+def _read_plan(values: Mapping[str, object]) -> Plan:
     known(values, {"pool", "pod", "order", "seed"}, "the file")
     pools = tuple(_pool(one, number) for number, one in enumerate(tables(values, "pool")))
     kinds = tuple(_kind(one, number) for number, one in enumerate(tables(values, "pod")))

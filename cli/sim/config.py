@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cgpu_common import policies
+from cgpu_common.exits import CgpuError
 from cgpu_common.toml import tomllib
 
-from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
+from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, in_digits, profile
 from .requests import ARRIVALS_MAX, read_lengths, read_trace, shown, wrong
 
 CONTAINERS_MAX = 25
@@ -33,8 +36,8 @@ class Range:
         if number is None:
             raise wrong(f"{name}={shown(value, str)} is no number")
         if not self.low <= number <= self.high or 0 < number < self.least:
-            low = f"0, or {self.least:g}" if self.least else f"{self.low:g}"
-            raise wrong(f"{name}={shown(value, str)} is out of range", f"{low} to {self.high:g}")
+            low = f"0, or {in_digits(self.least)}" if self.least else in_digits(self.low)
+            raise wrong(f"{name}={shown(value, str)} is out of range", f"{low} to {in_digits(self.high)}")
         if self.whole and number != int(number):
             raise wrong(f"{name}={shown(value, str)} is no whole number")
         return int(number) if self.whole else float(number)
@@ -134,7 +137,22 @@ def pairs(text: str, what: str) -> dict[str, str]:
 def known(values: Mapping[str, object], fields: Iterable[str], what: str) -> None:
     for name in values:
         if name not in fields:
-            raise wrong(f"{what} has no {shown(name)}", ", ".join(sorted(fields)))
+            import difflib  # slow to import
+
+            near = difflib.get_close_matches(name, fields, 1)
+            text = f"{what} has no key {shown(name)}" + (f"; did you mean {near[0]}?" if near else "")
+            raise wrong(text, ", ".join(sorted(fields)))
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put the place before the reason of an error that does not begin with it. An empty one changes nothing."""
+    try:
+        yield
+    except CgpuError as err:
+        if not place or re.match(rf"{re.escape(place)}[: ]", err.why):
+            raise
+        raise CgpuError(err.code, err.what, f"{place}: {err.why}", err.hint, err.number) from None
 
 
 def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -143,10 +161,15 @@ def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[s
 
 def read_containers(values: Mapping[str, object], number: int) -> list[Container]:
     """One, or `count` identical ones."""
-    known(values, {"name", "count", *CONTAINER, *REQUESTS}, "a container")
     name = values.get("name", f"c{number}")
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
         raise wrong(f"{shown(name)} is no name for a container")
+    with within(f"container {name}"):
+        return _read_containers(values, number, name)
+
+
+def _read_containers(values: Mapping[str, object], number: int, name: str) -> list[Container]:
+    known(values, {"name", "count", *CONTAINER, *REQUESTS}, f"container {name}")
     one = Container(name, **numbers(values, CONTAINER), **read_requests(values, f"container {name}"))
     if one.cpu_ms and "think_ms" not in values:
         raise wrong(f"container {name}: cpu_ms needs think_ms")
@@ -246,8 +269,7 @@ def tables(values: Mapping[str, object], name: str) -> list[Mapping[str, object]
 
 def read_file(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # an editor may have put a byte order mark
     except (ValueError, RecursionError) as err:
         raise wrong(f"{path} is no TOML: {err}") from None
 
@@ -256,24 +278,36 @@ def read_scenario(
     values: Mapping[str, object],
     base: Setup,
     gpus: int | None,
-    flags: Iterable[str],
+    flags: Sequence[str],
     played: Sequence[Container] = (),
+    file: str = "",
 ) -> Scenario:
     """The containers of a trace, the tables of a file and the containers of the command line, whose GPU is the base
-    of each [[gpu]]."""
-    known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
-    setups = [read_setup(one, base) for one in tables(values, "gpu")]
+    of each [[gpu]]. @file: its path, for errors."""
+    with within(file):
+        known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
+        setups = []
+        for place, one in enumerate(tables(values, "gpu")):
+            with within(f"[[gpu]] {place}"):
+                setups.append(read_setup(one, base))
     if setups and gpus not in (None, len(setups)):
         raise wrong(f"--gpus {gpus}, and the file has {len(setups)} of [[gpu]]")
     setups = setups or [base] * (gpus or max((one.gpu + 1 for one in played), default=1))
     containers: list[Container] = [*played]
-    for one in [*tables(values, "container"), *(pairs(text, "--container") for text in flags)]:
-        containers += read_containers(one, len(containers))
+    with within(file):
+        for one in tables(values, "container"):
+            containers += read_containers(one, len(containers))
+        if file and not containers and not flags:
+            raise wrong("it has no [[container]]", "--container name=a,weight=2, or tables in the file")
+    for text in flags:
+        containers += read_containers(pairs(text, "--container"), len(containers))
     check(containers, setups)
-    changes = [change for one in tables(values, "change") for change in read_changes(one, containers)]
-    for change in changes:
-        if change.gpu >= len(setups):
-            raise wrong(f"a change is of GPU {change.gpu}, and there are {len(setups)}", "--gpus")
+    with within(file):
+        changes = [change for one in tables(values, "change") for change in read_changes(one, containers)]
+        for change in changes:
+            if change.gpu < len(setups):
+                continue
+            raise wrong(f"a change is of GPU {change.gpu}, and there is {_only(setups)}", "--gpus")
     seconds = SECONDS.read("seconds", values.get("seconds", 10))
     for container in containers:
         if container.requests_per_s * seconds > ARRIVALS_MAX:
@@ -286,6 +320,10 @@ def read_scenario(
         seconds,
         SEED.read("seed", values.get("seed", 1)),
     )
+
+
+def _only(setups: Sequence[Setup]) -> str:
+    return f"only GPU 0{f' to {len(setups) - 1}' * (len(setups) > 1)}"
 
 
 def check(containers: list[Container], setups: list[Setup]) -> None:
@@ -303,4 +341,4 @@ def check(containers: list[Container], setups: list[Setup]) -> None:
             raise wrong(f"{count} containers are on GPU {gpu}", f"{CONTAINERS_MAX} at most")
     for one in containers:
         if one.gpu >= len(setups):
-            raise wrong(f"container {one.name} is on GPU {one.gpu}, and there are {len(setups)}", "--gpus")
+            raise wrong(f"container {one.name} is on GPU {one.gpu}, and there is {_only(setups)}", "--gpus")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from html import escape
 
 from ..columns import cells as cells_of
-from ..columns import shorten
+from ..columns import folded, shorten
 from .gpu import Stretch
-from .model import MS, S
+from .model import MS, S, in_digits
 from .requests import Request
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
@@ -58,13 +58,13 @@ def time_line(
     shown = [shorten(name, max(8, width // 3)) for name in names]
     label = max([2, *map(cells_of, shown)])
     cells = max(20, width - label - 2)
-    begin, end = f"{window_ms[0]:g} ms", f"{window_ms[1]:g} ms"
+    begin, end = f"{in_digits(window_ms[0])} ms", f"{in_digits(window_ms[1])} ms"
     rows = [f"{'':<{label}}  {begin}{end:>{max(1, cells - len(begin))}}"]
     for client, name in enumerate(shown):
         parts = cover(line, client, window_ms, cells)
         blocks = "".join(marks[min(8, max(part > 0, round(8 * part)))] for part in parts)
         rows.append((name + " " * (label - cells_of(name) + 2) + blocks).rstrip())
-    return [*rows, f"{marks[1]} to {marks[8]}: a little to all of a cell, blank: none"]
+    return [*rows, *folded(f"{marks[1]} to {marks[8]}: a little to all of a cell, blank: none", width)]
 
 
 NAME_MOST = 40
@@ -135,7 +135,7 @@ def _axis(area: _Area) -> list[str]:
     for ms in ticks(area.window_ms):
         x = area.x(ms)
         found.append(f'<line x1="{x:.1f}" y1="{area.top}" x2="{x:.1f}" y2="{area.bottom + 4}" stroke="#0002"/>')
-        found.append(_text(x, area.bottom + 16, f"{ms / 1000 if in_seconds else ms:g}", ' text-anchor="middle"'))
+        found.append(_text(x, area.bottom + 16, in_digits(ms / 1000 if in_seconds else ms), ' text-anchor="middle"'))
     unit = "s" if in_seconds else "ms"
     found.append(_text(area.left + area.width + 26, area.bottom + 16, unit))
     return found
@@ -224,7 +224,7 @@ def _marks(marks: Sequence[Mark], area: _Area) -> list[str]:
 
 
 def _legend(marks: Sequence[Mark], left: float, top: float) -> list[str]:
-    lines = [f"{number}  at {one.at_ms:g} ms: {one.text}" for number, one in enumerate(marks, 1)]
+    lines = [f"{number}  at {in_digits(one.at_ms)} ms: {one.text}" for number, one in enumerate(marks, 1)]
     if len(lines) > LEGEND_MOST:
         lines = [*lines[: LEGEND_MOST - 1], f"and {len(lines) - LEGEND_MOST + 1} more"]
     return [_text(left, top + 15 * number, line, ' fill="#c00"') for number, line in enumerate(lines)]

@@ -17,6 +17,12 @@ US, MS, S = 1_000, 1_000_000, 1_000_000_000
 RUN_STATES = ("chram", "pccsr", "none")
 
 
+def in_digits(value: float) -> str:
+    """A number of six digits without an exponent: 5109.33, 1800000, 0.0001."""
+    text = f"{value:.6g}"
+    return text if "e" not in text else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
 @dataclass(frozen=True)
 class Profile:
     """Costs of a card; each number's source is in its file."""

@@ -62,9 +62,8 @@ def compiler() -> list[str]:
     words = _words("CC")
     found = words or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
     if not found or not shutil.which(found[0]):
-        raise CgpuError(
-            Exit.NOT_FOUND, "simulate", "it needs a C compiler to build the core", "apt-get install gcc libc6-dev"
-        )
+        hint = "Debian, Ubuntu: apt-get install gcc libc6-dev; EL, Fedora: dnf install gcc glibc-devel; or CC names one"
+        raise CgpuError(Exit.NOT_FOUND, "simulate", "it needs a C compiler to build the core", hint)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from cgpu_common import policies
+from cgpu_common import effect, policies
 from cgpu_common.policies import Policy
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu as ShownGpu
@@ -16,7 +16,7 @@ from cgpu_common.tree import Slot
 from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
 from .gpu import Gpu, Stretch
-from .model import MS, Change, Container, S, Scenario, Setup
+from .model import MS, Change, Container, S, Scenario, Setup, in_digits
 from .requests import Request, Requests, wrong
 from .turns import Turns
 
@@ -159,8 +159,17 @@ def change_notes(changes: Sequence[Change], end_ms: float) -> list[str]:
     for one in changes:
         if one.at_ms >= end_ms:
             owner = f" of {one.container}" if one.container else ""
-            found.append(f"at {one.at_ms:g} ms: {one.node}{owner} is not changed, the run ends at {end_ms:g} ms")
+            late = f"{one.node}{owner} is not changed, the run ends at {in_digits(end_ms)} ms"
+            found.append(f"at {in_digits(one.at_ms)} ms: {late}")
     return found
+
+
+def ceiling_notes(containers: Sequence[Container], policies_used: Sequence[int]) -> list[str]:
+    """Ceilings that no policy of the run has."""
+    if any(policies.of(one).ceilings for one in policies_used):
+        return []
+    why = effect.of_ceiling(policies_used[-1])
+    return [f"{one.name}: ceiling {one.ceiling}: {why}" for one in containers if one.ceiling]
 
 
 def change_marks(changes: Sequence[Change], end_ms: float) -> tuple[Mark, ...]:
@@ -191,7 +200,7 @@ def traced(gpu: Gpu, line_ms: tuple[float, float], exact: bool, chosen: bool) ->
         raise wrong(f"the time line has more than {LINE_MOST} intervals", "--line-ms, a shorter one")
     del line[LINE_MOST:]
     end_ms = line[-1].end_ns / MS
-    return line, end_ms, [f"the time line ends at {end_ms:g} ms: it has more than {LINE_MOST} intervals"]
+    return line, end_ms, [f"the time line ends at {in_digits(end_ms)} ms: it has more than {LINE_MOST} intervals"]
 
 
 def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None, exact: bool = False) -> Result:
@@ -211,6 +220,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
     counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
     setup, slots = at_the_end(setup, turns), shown_slots(containers, turns)
     ceilings = allowed(setup, slots, turns.slice_us)
+    used = [scenario.gpus[number].policy, *(one.value for one in changes if one.node == "policy")]
     got = [
         Got(
             container=one,
@@ -240,7 +250,12 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         sched_thread_pct=100 * turns.thread_ns / wall_ns,
         line_ms=(line_ms[0], end_ms),
         line=tuple(line),
-        notes=(*turns.notes, *line_notes, *change_notes(changes, 1000 * scenario.seconds)),
+        notes=(
+            *turns.notes,
+            *ceiling_notes(containers, used),
+            *line_notes,
+            *change_notes(changes, 1000 * scenario.seconds),
+        ),
         idle_loss_pct=100 * gpu.idle_loss_ns / wall_ns,
         switch_pct=100 * gpu.switching_ns / wall_ns,
         first_policy=scenario.gpus[number].policy,

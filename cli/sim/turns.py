@@ -12,21 +12,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
+from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit, allowed
 
 from .gpu import Gpu
-from .model import MS, NEVER_NS, US, Change, Container, S, Setup
+from .model import MS, NEVER_NS, US, Change, Container, S, Setup, in_digits
 from .run_state import RunState
 from .samples import Samples
 
 FREEZE, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
+HELD_SHOWN = 5  # containers in an error
 WAKE_NS = 30 * US  # how late a sleeping thread runs, on average. Assumed.
 
 Round = tuple[int, list[int]]
 _WHY = {
     errno.EINVAL: "out of range",
-    errno.ENOSPC: "more weight or containers than max_inst",
+    errno.ENOSPC: "more weight than max_inst leaves",
     errno.EBUSY: "more containers or weight than that are in use",
     errno.EOPNOTSUPP: "the control it needs does not work here",
 }
@@ -118,6 +120,8 @@ class Turns:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
         what, now = f"container {one.name}", self._clock()
         add = self.lib.cgpu_sched_add(self.t, number + 1, one.weight or 1, one.highprio, now, slot, granted)
+        if add == -errno.ENOSPC:
+            raise self._full(f"{what}: weight {one.weight}")
         self._check(add, f"{what}: weight {one.weight}", f"0 to max_inst, {self.t.max_inst}")
         if not one.weight:
             self.lib.cgpu_sched_set_weight(self.t, slot[0], 0, now)
@@ -129,6 +133,17 @@ class Turns:
         self.slot.append(slot[0])
         self.granted.append(granted[0] if one.weight else 0)
         self.gpu.enable(number, False)
+
+    def _full(self, what: str) -> CgpuError:
+        """The error for a container that max_inst has no room for: what is left, who holds the rest."""
+        most, facts = int(self.t.max_inst), policies.of(int(self.t.policy))
+        there = list(zip(self.containers, self.granted, strict=False))
+        held = [f"{one.name} {weight}" for one, weight in there]
+        names = ", ".join(held[:HELD_SHOWN]) + f" and {len(held) - HELD_SHOWN} more" * (len(held) > HELD_SHOWN)
+        left = most - sum(self.granted)
+        why = f"{left} of max_inst {most} is left" if len(there) < most else f"max_inst is {most} containers too"
+        hint = f"--max-inst, under {facts.name} at most {facts.max_inst}"
+        return CgpuError(Exit.USAGE, "usage", f"{what}: {why}; held by: {names or 'none'}", hint)
 
     # Events.
 
@@ -174,7 +189,7 @@ class Turns:
         self._set_channels(self.slot[number], 0)
 
     def _apply(self, change: Change) -> None:
-        what = f"at {change.at_ms:g} ms: {change.node} {change.value}"
+        what = f"at {in_digits(change.at_ms)} ms: {change.node} {change.value}"
         if change.container is None:
             err = getattr(self.lib, f"cgpu_sched_set_{change.node}")(self.t, change.value, self._clock())
             self._slice_is_set |= change.node == "slice_us"

@@ -263,7 +263,7 @@ def test_a_small_share_is_not_blank() -> None:
     line = [Stretch(0, cell * 100 * MS, cell * 100 * MS + 3 * MS) for cell in range(20)]
     rows = draw.time_line(line, ["a", "b"], (0, 2000), 24)
     assert rows[1:3] == ["a   " + "▁" * 20, "b"]
-    assert rows[3] == "▁ to █: a little to all of a cell, blank: none"
+    assert " ".join(" ".join(rows[3:]).split()) == "▁ to █: a little to all of a cell, blank: none"
 
 
 def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
@@ -282,15 +282,16 @@ def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
         ((), Exit.USAGE, "there is no container to simulate"),
         (("--container", "weight"), Exit.USAGE, "'weight' is not name=value"),
         (("--container", "weight=1,weight=2"), Exit.USAGE, "weight is repeated"),
-        (("--container", "colour=red"), Exit.USAGE, "a container has no 'colour'"),
-        (("--container", "weight=x"), Exit.USAGE, "weight=x is no number"),
+        (("--container", "colour=red"), Exit.USAGE, "container c0 has no key 'colour' (ceiling, "),
+        (("--container", "name=a,wieght=2"), Exit.USAGE, "container a has no key 'wieght'; did you mean weight? ("),
+        (("--container", "weight=x"), Exit.USAGE, "container c0: weight=x is no number"),
         (("--container", "weight=nan"), Exit.USAGE, "weight=nan is no number"),
         (("--container", "weight=1.5"), Exit.USAGE, "weight=1.5 is no whole number"),
-        (("--container", "kernel_us=0"), Exit.USAGE, "kernel_us=0 is out of range (1 to 1e+07)"),
+        (("--container", "kernel_us=0"), Exit.USAGE, "kernel_us=0 is out of range (1 to 10000000)"),
         (("--container", "off_ms=4"), Exit.USAGE, "off_ms needs on_ms"),
         (("--container", "start_ms=4,stop_ms=4"), Exit.USAGE, "stop_ms is not after start_ms"),
         (("--container", "name=a", "--container", "name=a"), Exit.USAGE, "2 containers are called 'a'"),
-        (("--container", "gpu=1"), Exit.USAGE, "container c0 is on GPU 1, and there are 1"),
+        (("--container", "gpu=1"), Exit.USAGE, "container c0 is on GPU 1, and there is only GPU 0 ("),
         (("--container", "count=26"), Exit.USAGE, "count=26 is out of range"),
         (("--container", "count=2", "--policy", "12"), Exit.USAGE, "'12' is no policy"),
         (("--container", "count=2", "--profile", "b200"), Exit.USAGE, "no profile 'b200' (a100, h100, h200, t4)"),
@@ -298,7 +299,7 @@ def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
         (("--container", "count=2", "--from-ms", "99999"), Exit.USAGE, "--from-ms 99999 is after the end"),
         (("--container", "count=2", "--from-ms", "nan"), Exit.USAGE, "'--from-ms': 'nan' is no number"),
         (("--container", "count=2", "--line-ms", "nan"), Exit.USAGE, "'--line-ms': 'nan' is no number"),
-        (("--container", "rate=1e-11"), Exit.USAGE, "rate=1e-11 is out of range (0, or 0.0001 to 1e+06)"),
+        (("--container", "rate=1e-11"), Exit.USAGE, "rate=1e-11 is out of range (0, or 0.0001 to 1000000)"),
         (("--container", "rate=1e-300"), Exit.USAGE, "rate=1e-300 is out of range"),
         (("--container", "on_ms=0.0000001,off_ms=5"), Exit.USAGE, "on_ms=0.0000001 is out of range (0, or 0.001 to"),
         (("--container", "on_ms=5,off_ms=1e-7"), Exit.USAGE, "off_ms=1e-7 is out of range"),
@@ -308,9 +309,17 @@ def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
             "40 containers are on GPU 0 (25 at",
         ),
         (("--container", "count=2", "--seed", "9223372036854775808"), Exit.USAGE, "seed=9223372036854775808 is out of"),
-        (("--container", "count=2", "--personality", "x=1"), Exit.USAGE, "a personality has no 'x'"),
-        (("--container", "weight=15,count=2"), Exit.USAGE, "weight 15: more weight or containers than max_inst"),
-        (("--container", "count=25"), Exit.USAGE, "more weight or containers than max_inst"),
+        (("--container", "count=2", "--personality", "x=1"), Exit.USAGE, "a personality has no key 'x'"),
+        (
+            ("--container", "weight=15,count=2"),
+            Exit.USAGE,
+            "container c1: weight 15: 5 of max_inst 20 is left; held by: c0 15 (--max-inst, under",
+        ),
+        (
+            ("--container", "count=25"),
+            Exit.USAGE,
+            "container c20: weight 1: max_inst is 20 containers too; held by: c0 1, c1 1, c2 1, c3 1, c4 1 and 15 more",
+        ),
         (
             ("--container", "count=2", "--personality", "control_ineffective=2"),
             Exit.REFUSED,
@@ -334,10 +343,10 @@ def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:
     ("change", "code", "why"),
     [
         ('at_ms = 1\ncontainer = "x"\nweight = 1', Exit.USAGE, "a change names 'x', and there is no such container"),
-        ("at_ms = 1\ngpu = 1\npolicy = 1", Exit.USAGE, "a change is of GPU 1, and there are 1"),
+        ("at_ms = 1\ngpu = 1\npolicy = 1", Exit.USAGE, "x.toml: a change is of GPU 1, and there is only GPU 0"),
         ("at_ms = 1", Exit.USAGE, "a change changes nothing (policy, max_inst, prio_ratio, slice_us)"),
-        ("policy = 1", Exit.USAGE, "at_ms= is no number"),
-        ("at_ms = 1\nweight = 1", Exit.USAGE, "a change has no 'weight'"),
+        ("policy = 1", Exit.USAGE, "x.toml: at_ms= is no number"),
+        ("at_ms = 1\nweight = 1", Exit.USAGE, "x.toml: a change has no key 'weight'"),
         ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.USAGE, "at 1 ms: weight 25: out of range (0 to max_inst"),
         ("at_ms = 1\n[", Exit.USAGE, "is no TOML"),
         ("at_ms = " + 5000 * "1", Exit.USAGE, "is no TOML"),
@@ -437,7 +446,7 @@ def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     finally:
         native.load.cache_clear()
     assert result.exit_code == Exit.NOT_FOUND
-    assert "it needs a C compiler to build the core (apt-get install gcc libc6-dev)" in result.stderr
+    assert "it needs a C compiler to build the core (Debian, Ubuntu: apt-get install gcc libc6-dev; EL" in result.stderr
 
 
 def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,3 +583,48 @@ def test_each_of_many_has_a_turn_in_the_line() -> None:
     (gpu,) = gpus(*words)
     assert len(gpu["containers"]) == 25
     assert {one["container"] for one in gpu["line"]["ran"]} == {one["name"] for one in gpu["containers"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "x.toml: it has no [[container]] (--container name=a,weight=2, or tables in the file)"),
+        ("secnds = 2", "x.toml: the file has no key 'secnds'; did you mean seconds?"),
+        (
+            '[[container]]\nname = "a"\n[[container]]\nname = "b"\nweight = "x"',
+            "x.toml: container b: weight=x is no num",
+        ),
+        ('[[container]]\nname = "b"\nwieght = 2', "x.toml: container b has no key 'wieght'; did you mean weight?"),
+        ("[[gpu]]\n[[gpu]]\nmax_inst = 0\n[[container]]", "x.toml: [[gpu]] 1: max_inst=0 is out of range"),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_container(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    result = simulate(str(tmp_path / "x.toml"))
+    assert (result.exit_code, why in result.stderr) == (Exit.USAGE, True), result.stderr
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("seconds = 0.2\n[[container]]\n", encoding="utf-8-sig")
+    result = simulate(str(tmp_path / "x.toml"))
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_ceiling_that_the_policy_ignores_has_a_note() -> None:
+    words = ("--seconds", "0.2", "--container", "name=a,ceiling=5", "--container", "name=b")
+    note = "a: ceiling 5: policy 2 (weighted) ignores ceilings: only burst has them"
+    assert f"\n{note}\n" in simulate(*words).stdout
+    assert "ceiling" not in simulate("--policy", "burst", *words).stdout
+
+
+def test_a_long_run_has_no_exponent() -> None:
+    found = simulate("--seconds", "1200", "--container", "kernel_us=9000000,depth=1").stdout
+    assert "600000 ms" in found and "e+" not in found
+
+
+def test_the_hint_for_a_compiler_is_not_of_one_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(native.shutil, "which", lambda _name: None)
+    with pytest.raises(CgpuError) as found:
+        native.compiler()
+    assert "apt-get install" in found.value.hint and "dnf install" in found.value.hint

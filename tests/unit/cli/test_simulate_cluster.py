@@ -121,7 +121,7 @@ def test_values_without_end_are_a_sentence(tmp_path: Path, key: str, value: str)
     [
         ("", "there is no pool ([[pool]])"),
         (NODE, "there is no pod ([[pod]])"),
-        ("x = 1\n", "the file has no 'x'"),
+        ("x = 1\n", "the file has no key 'x'"),
         ("pool = 3\n", "pool is written [[pool]]"),
         ("[[pool]]\n" + POD, "gpus is the list of each GPU's units"),
         ("[[pool]]\ngpus = [0]\n" + POD, "gpus=0 is out of range"),
