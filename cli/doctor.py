@@ -24,11 +24,18 @@ from .terminal import width
 
 MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}
 
+NARROW = 60  # columns of a terminal below which a finding has no columns
+
 
 def text(found: Sequence[Finding], columns: int | None) -> str:
     lines = []
     for one in found:
-        lines += folded(one.text, columns, f"{MARKS.get(one.status, '-'):<8} {one.check:<18} ", " " * 28)
+        mark = MARKS.get(one.status, "-")
+        if columns is not None and columns < NARROW:
+            lines += folded(one.text, columns, f"{mark} {one.check}: ", "  ")
+            lines += folded(one.remedy, columns, "  -> ", "     ") if one.remedy else []
+            continue
+        lines += folded(one.text, columns, f"{mark:<8} {one.check:<18} ", " " * 28)
         lines += folded(one.remedy, columns, f"{'':<27} -> ", " " * 31) if one.remedy else []
     counts = [sum(one.status == status for one in found) for status in (PROBLEM, WARNING)]
     lines.append(f"{counts[0]} problem{'s' * (counts[0] != 1)}, {counts[1]} warning{'s' * (counts[1] != 1)}")

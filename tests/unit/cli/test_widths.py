@@ -95,6 +95,19 @@ def test_a_simulation(width: int) -> None:
     assert text.count("k8s_trai") == 3 and text.count("serve ") == 4
 
 
+def test_a_simulation_at_40_columns() -> None:
+    """cli.md promises that a line that is no row of a table is folded."""
+    text = simulate(40, "--seconds", "0.2", "--container", "name=train,ceiling=5", "--container", "name=serve")
+    assert max(map(cells, text.splitlines())) <= 40
+
+
+def test_doctor_at_40_columns(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word is not cut: it is a path or part of a command."""
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = Cli(node).cgpu("doctor").stdout.splitlines()
+    assert [line for line in lines if cells(line) > 40 and len(line.split()) > 1] == []
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_simulated_cluster(tmp_path: Path, width: int) -> None:
     (tmp_path / "cluster.toml").write_text(CLUSTER)
