@@ -11,7 +11,19 @@ from typing import Any
 
 import click
 
+from cgpu_common import policies
 from cgpu_common.app import Command, FloatRange, Group
+from cgpu_common.kernel_abi import (
+    MAX_INST_BURST_MAX,
+    MAX_INST_MAX,
+    MAX_INST_MIN,
+    OVERCOMMIT_MAX,
+    OVERCOMMIT_MIN,
+    PRIO_RATIO_MAX,
+    PRIO_RATIO_MIN,
+    SLICE_US_MAX,
+    SLICE_US_MIN,
+)
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
 from cgpu_common.tree import MIB, Container
@@ -60,14 +72,35 @@ def preview(planned: Sequence[Planned], as_json: bool) -> None:
     result(as_json, {"dry_run": True, "changes": rows}, "\n".join(lines))
 
 
+GPU_EPILOG = f"""\b
+NODE, its values, what it is:
+  policy           0 to {len(policies.NAMES) - 1} or a name: how time is divided (cgpu policy list)
+  max_inst         {MAX_INST_MIN} to {MAX_INST_MAX}, under burst to {MAX_INST_BURST_MAX}: slices and most containers
+  prio_ratio       {PRIO_RATIO_MIN} to {PRIO_RATIO_MAX} percent: most time of high priority beside others
+  slice_us         {SLICE_US_MIN} to {SLICE_US_MAX} us: slice of weight 1; 0 or auto: chosen
+  uvm              deny or account: managed memory is refused, or charged
+  overcommit       {OVERCOMMIT_MIN} to {OVERCOMMIT_MAX} percent of the card: most that limits add up to
+  default_memsize  1MiB or more, 0: that of all GPUs; for slices made by hand
+"""
+CONTAINER_EPILOG = """\b
+NODE, its values, what it is:
+  weight        0 to max_inst: slices per round; 0: no compute
+  ceiling       weight to max_inst, 0: none; most slices per round (burst)
+  memsize       1MiB or more: limit of GPU memory (bytes, 6GiB, 6Gi, 512MiB)
+  highprio      0 or 1: runs before the others, up to prio_ratio
+  host_memsize  1MiB or more, 0: none; limit of system memory of the driver
+  ipc           a name, or none: containers of one name may share memory
+"""
+
+
 @click.group("set", cls=Group)
 def set_group() -> None:
     """Change one node of a GPU or of a container, while it runs."""
 
 
-@set_group.command("gpu")
+@set_group.command("gpu", epilog=GPU_EPILOG)
 @click.argument("number", type=GPU, metavar="GPU", shell_complete=gpu_words)
-@click.argument("node", type=click.Choice(change.GPU_NODES))
+@click.argument("node", metavar="NODE", type=click.Choice(change.GPU_NODES))
 @click.argument("value", shell_complete=value_words)
 @dry_run_option
 @verbose_option
@@ -89,9 +122,9 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, ver
     result(as_json, data, with_notes(lines, notes))
 
 
-@set_group.command("container")
+@set_group.command("container", epilog=CONTAINER_EPILOG)
 @click.argument("container", metavar="ID", shell_complete=container_words)
-@click.argument("node", type=click.Choice(change.CONTAINER_NODES))
+@click.argument("node", metavar="NODE", type=click.Choice(change.CONTAINER_NODES))
 @click.argument("value", shell_complete=value_words)
 @click.option("--gpu", type=GPU, metavar="GPU", help="Only on this GPU; otherwise on all of its GPUs.")
 @dry_run_option

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
 
-from cgpu_cli import kernel
+from cgpu_cli import change, kernel
 from cgpu_cli.columns import cells, folded
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
@@ -99,6 +99,18 @@ def test_a_wrong_command_line(cli: Cli, words: tuple[str, ...], sentence: str) -
 def test_a_wrong_command_line_of_cgpu_smi(cli: Cli, words: tuple[str, ...], sentence: str) -> None:
     result = cli.smi(*words)
     assert (result.exit_code, sentence in "".join(result.stderr.splitlines())) == (Exit.USAGE, True), result.stderr
+
+
+@pytest.mark.parametrize(("what", "nodes"), [("gpu", change.GPU_NODES), ("container", change.CONTAINER_NODES)])
+def test_the_help_has_a_line_for_each_node(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, what: str, nodes: tuple[str, ...]
+) -> None:
+    """The usage was a list of nodes, broken inside a word, and no value was named."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli.cgpu("set", what, "--help").stdout.splitlines()
+    assert lines[0].endswith(" NODE VALUE") and max(map(len, lines)) <= 80
+    assert tuple(line.split()[0] for line in lines[-len(nodes) :]) == nodes
+    assert cli.cgpu("set", what, "0", "nod", "1").stderr.count("weight" if what == "container" else "max_inst") == 1
 
 
 def test_the_help_of_a_gpu_has_no_range(cli: Cli) -> None:
