@@ -135,7 +135,8 @@ static int store_inst_ctl(void *obj, u32 attr, const char *text, size_t len)
 		ret = core->text.parse_inst(text, len, cmd, &at);
 		ckm_core_leave();
 		if (ret)
-			pr_notice_ratelimited("inst_ctl: byte %zu is not understood\n", at);
+			pr_notice_ratelimited("inst_ctl: byte %zu is not understood; a size is bytes, without a unit\n",
+					      at);
 	}
 	if (!ret && cmd->verb == CGPU_VERB_CREATE) {
 		ret = create(cmd);
