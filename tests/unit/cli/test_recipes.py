@@ -57,3 +57,34 @@ def test_a_row_has_the_simulators_figures(line: str, row: str) -> None:
 
 def test_there_is_a_row_for_each_policy_and_run_state() -> None:
     assert len(cases()) == 10
+
+
+@pytest.mark.parametrize(
+    ("begin", "figures"),
+    [
+        (
+            "cgpu simulate --profile h100 --alone --seconds 20 --policy burst",
+            ((r"A cell of 300 ms takes ([0-9.]+) s", 1000), (r"the job has ([0-9.]+) %", 1)),
+        ),
+        (
+            "cgpu simulate --profile t4 --alone --seconds 20 --policy weighted",
+            ((r"the longest of twenty seconds, both in step, ([0-9]+) ms", 1),),
+        ),
+    ],
+    ids=("burst", "t4"),
+)
+def test_the_figures_of_a_sentence(begin: str, figures: tuple[tuple[str, int], ...]) -> None:
+    """Recipes whose figures are in no table."""
+    text = PAGE.read_text()
+    (line,) = [one for one in text.splitlines() if one.startswith(begin)]
+    there = simulated(line, "")
+    for pattern, factor in figures:
+        (figure,) = re.findall(pattern, text)
+        wanted = float(figure) * factor
+        assert any(abs(wanted - one) <= 0.03 * one + 0.1 for one in there), (pattern, there)
+
+
+def test_a_line_has_the_prio_ratio_that_its_recipe_sets() -> None:
+    for section in PAGE.read_text().split("\n## "):
+        for ratio in re.findall(r"cgpu gpu set 0 prio_ratio (\d+)", section):
+            assert f" --prio-ratio {ratio} " in section
