@@ -12,6 +12,7 @@
 
 #include "sched_debt.h"
 #include "sched_hwshare.h"
+#include "sched_resist.h"
 
 #define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
@@ -19,7 +20,6 @@
 #define LATE_MAX_NS	1024000u	/* and by a timeslice of the driver, or half of one */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
-#define SCALED_SLICES	20	/* a round of scaled grants; the least is a slice if it fits */
 
 static bool has(u32 mask, u32 slot)
 {
@@ -62,59 +62,12 @@ void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 	t->rr[nr].cursor = slot ? slot - 1 : CGPU_SLOTS - 1;
 }
 
-static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
-{
-	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
-	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 ns = policy->slices(s) * t->slice_ns;
-	u32 sum = t->opened_weight[s->highprio], least;
-
-	if (!policy->scaled || !sum)
-		return ns;
-	least = t->least_weight[s->highprio];
-	return sum <= least * SCALED_SLICES ? ns / least : ns * SCALED_SLICES / sum;
-}
-
 /* What may be saved up: a grant that is less than a turn is worth adds up to one. */
 static s64 most_saved_ns(const struct cgpu_sched *t, u32 slot)
 {
-	u64 grant_ns = granted_ns(t, slot);
+	u64 grant_ns = cgpu_round_grant_ns(t, slot);
 
 	return (s64)(grant_ns > t->slice_ns ? grant_ns : t->slice_ns);
-}
-
-/**
- * cgpu_round_of() - how long a round is, and what of it goes to context switches
- * @t: the scheduler
- * @r: one of its round-robin groups
- */
-struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr *r)
-{
-	struct cgpu_round whole = { 0, 0 };
-	u32 mask;
-
-	for (mask = r->members; mask; mask &= mask - 1) {
-		whole.len_ns += granted_ns(t, __builtin_ctz(mask));
-		whole.lost_ns += t->switch_ns;
-	}
-	if (r->fixed && whole.len_ns < t->max_inst * t->slice_ns) {
-		whole.len_ns = t->max_inst * t->slice_ns;
-		whole.lost_ns = 0;
-	}
-	return whole;
-}
-
-/* Each switch is refunded to its slot, and all switches are subtracted from the slots' parts in
- * proportion: so a round is as long as its slices, and the rest of it is shared by weight.
- */
-static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u32 slot)
-{
-	u64 grant = granted_ns(t, slot), lost = whole->lost_ns * grant / whole->len_ns;
-
-	/* Where a slice is hardly longer than a switch something is left: debts are paid of it. */
-	if (lost > grant - grant / MIN_PARTS)
-		lost = grant - grant / MIN_PARTS;
-	return (s64)(grant - lost);
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */
@@ -232,7 +185,7 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 
 static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
-	cgpu_debt_grant(t, nr, slot, granted_ns(t, slot), part_ns(t, whole, slot), whole->len_ns);
+	cgpu_debt_grant(t, nr, slot, cgpu_round_grant_ns(t, slot), cgpu_round_part_ns(t, whole, slot), whole->len_ns);
 }
 
 /**
@@ -262,24 +215,56 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	return true;
 }
 
-/* Every slot was passed over: grant the rounds in which no slot can begin at once. */
-static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *whole)
+/* Members whose kernels delay their preemption, and whose debts leave no turn, while others sleep. What sleepers
+ * leave costs a slot no time: in rounds without them it would pay its debt at once, and its next kernel would
+ * keep the GPU from those that wake.
+ */
+static u32 debtors(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rr *r = &t->rr[nr];
+	u32 mask, out = 0;
+
+	if (!r->asleep)
+		return 0;
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (cgpu_resist_is_slow(t, &t->slot[i]) &&
+		    *cgpu_debt_deficit(t, nr, i) < (s64)(t->slice_ns / MIN_PARTS))
+			out |= 1u << i;
+	}
+	return out;
+}
+
+/* Until debtors are granted again: as long as if all others, those that sleep as well, had their turns. */
+static u64 debtors_wait_ns(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 debtors)
+{
+	u64 round_ns = 0, age_ns = r->clock_ns - r->slot_start_ns;
+	u32 mask;
+
+	for (mask = (r->members | r->asleep) & ~debtors; mask; mask &= mask - 1)
+		round_ns += cgpu_round_grant_ns(t, __builtin_ctz(mask));
+	return age_ns < round_ns ? round_ns - age_ns : 0;
+}
+
+/* All of @members were passed over: grant the rounds in which none of them can begin at once. */
+static void skip_rounds(struct cgpu_sched *t, u32 nr, u32 members, const struct cgpu_round *whole)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
 	u64 least = CGPU_NEVER_NS, part[CGPU_SLOTS];
 	u32 mask;
 
-	for (mask = r->members; mask; mask &= mask - 1) {
+	for (mask = members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 		s64 lacks = enough_ns - *cgpu_debt_deficit(t, nr, i);
 		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
 
-		part[i] = (u64)part_ns(t, whole, i);
+		part[i] = (u64)cgpu_round_part_ns(t, whole, i);
 		if (least == CGPU_NEVER_NS || most_ns < least * part[i])
 			least = most_ns / part[i];
 	}
-	for (mask = r->members; mask; mask &= mask - 1) {
+	for (mask = members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
 		*cgpu_debt_deficit(t, nr, i) += (s64)(least * part[i]);
@@ -340,10 +325,17 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole = cgpu_round_of(t, r);
-	u32 steps, passed = 0;
+	u32 steps, passed = 0, waiting;
 
 	if (pass_to_woken(t, nr))
 		return;
+	waiting = debtors(t, nr);
+	if (!debtors_wait_ns(t, r, waiting))
+		waiting = 0;
+	if (waiting == r->members)
+		return;
+	if (!waiting)
+		r->slot_start_ns = r->clock_ns;
 	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
 		if (++r->cursor >= CGPU_SLOTS) {
 			r->cursor = 0;
@@ -351,13 +343,16 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 		}
 		if (has(r->asleep, r->cursor))
 			grant_asleep(t, nr, r->cursor, &whole);
-		if (!has(r->members, r->cursor))
+		if (!has(r->members & ~waiting, r->cursor))
 			continue;
 		if (cgpu_turn_begin(t, nr, r->cursor, &whole))
 			return;
 		passed |= 1u << r->cursor;
-		if (passed == r->members) {
-			skip_rounds(t, nr, &whole);
+		if (passed == (r->members & ~waiting)) {
+			waiting |= debtors(t, nr);
+			if (waiting == r->members)
+				return;
+			skip_rounds(t, nr, r->members & ~waiting, &whole);
 			passed = 0;
 		}
 	}
@@ -415,6 +410,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole;
 	u64 stay_ns;
+	u32 wait;
 
 	if (!r->asleep && !(r->members & (r->members - 1))) {
 		r->woken = 0;
@@ -441,8 +437,12 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	cut_short(t, nr, were_asleep);
 	if (r->curr >= CGPU_SLOTS)
 		pass_to_next(t, nr);
-	if (r->curr >= CGPU_SLOTS)
+	if (r->curr >= CGPU_SLOTS) {
+		wait = debtors(t, nr);
+		if (wait)
+			*left_ns = debtors_wait_ns(t, r, wait);
 		return 0;
+	}
 	*left_ns = cgpu_turn_left_ns(t, nr);
 	stay_ns = cgpu_rr_stay_ns(t, r);
 	if (stay_ns && stay_ns < *left_ns)

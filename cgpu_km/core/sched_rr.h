@@ -48,6 +48,8 @@ u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);
 
 /* One turn; for the two kinds of round. */
 struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr *r);
+u64 cgpu_round_grant_ns(const struct cgpu_sched *t, u32 slot);
+s64 cgpu_round_part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u32 slot);
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole);
 bool cgpu_turn_over(struct cgpu_sched *t, u32 nr);
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr);

@@ -83,7 +83,7 @@ struct cgpu_rr {
 	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
 	u8 pad[4];
 	u64 clock_ns;
-	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins */
+	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins; else: of the last grant to a debtor */
 	u64 deadline_ns;	/* clock at which the turn ends whatever its entity got */
 	u64 round;
 };

@@ -2,9 +2,10 @@
 """Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
 
 import pytest
-from corelib import FREEZE, MS, PREEMPT, WEIGHTED, Turn, lib
+from corelib import BURST, FREEZE, MS, PREEMPT, WEIGHTED, Turn, lib
 from demandgpu import DemandGpu, Load, every
 from simgpu import A100, STEADY, US, Control, TimeslicedGpu
+from test_gaps import Steps
 
 
 class Stubborn(TimeslicedGpu):
@@ -135,6 +136,25 @@ def test_a_debt_is_not_refunded_beside_one_that_sleeps(kernel_ms):
     """Recent use is of 0.4 s: a slot that waits for a debt lacks nothing, although it had less than its part of that.
     The sleeper may be the same tenant's."""
     assert long_share(kernel_ms, Load(every(700, 1, 1500))) < long_share(kernel_ms) + 0.01
+
+
+@pytest.mark.parametrize("kernel_ms", [20, 100, 300])
+@pytest.mark.parametrize(
+    ("policy", "weights", "most"), [(PREEMPT, (1, 1), 0.53), (PREEMPT, (1, 1, 1), 0.36), (BURST, (10, 90), 0.16)]
+)
+def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, most):
+    """Trainings that wait 4.5 ms after each step: a kernel of one that resists would begin in each of their pauses, had
+    the pause paid for the last one."""
+    turn = Turn(policy, slice_ms=6, controls=FREEZE, switch_us=70)
+    turn.set("max_inst", 100 if policy == BURST else 25)
+    loads = [Load(), *(Steps(19, 4.5) for _ in weights[1:])]
+    ids = [turn.add(weight, channels=1) for weight in weights]
+    sim = Long(turn, dict(zip(ids, loads, strict=True)))
+    sim.kernel_ns = kernel_ms * MS
+    sim.run(3000)
+    before, began = loads[0].got_ns, sim.time_ns
+    sim.run(8000)
+    assert (loads[0].got_ns - before) / (sim.time_ns - began) < most
 
 
 def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
