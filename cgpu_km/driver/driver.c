@@ -83,24 +83,18 @@ static u32 util_size;
 static struct cgpu_abi abi;
 static u32 gets;
 
-/* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. Only that
- * layer has the minor of a GPU:
+/* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. That layer alone has a GPU's minor:
  *   nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
  *   NvU32 nv_get_dev_minor(nv_state_t *)
  *   NV_STATUS nvidia_get_rm_ops(nvidia_modeset_rm_ops_t *)
- * The last one is exported, by releases such as 550.163.01 not to GPL modules alone, and
- * symbol_get() then refuses it.
+ * The last one is exported, by releases such as 550.163.01 not to GPL modules alone: symbol_get() refuses it then.
  */
 static void *get_adapter_state, *get_dev_minor, *get_rm_ops;
 
-/* void rm_client_free_os_events(NvHandle), of RM's side (osapi.h): takes a spinlock of the driver's only. NULL: the
- * release does not show it.
- */
+/* void rm_client_free_os_events(NvHandle) of osapi.h: takes a spinlock of the driver's only. NULL: not in this release. */
 static void *free_os_events;
 
-/* While held, nvidia.ko stays loaded. Of its exports to GPL modules this is the oldest; it
- * is never called.
- */
+/* While held, nvidia.ko stays loaded. Of its exports to GPL modules this is the oldest; it is never called. */
 #define PIN nvidia_p2p_put_pages
 
 static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
@@ -110,9 +104,8 @@ static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
 	return row ? row->params_size : 0;
 }
 
-/* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
- * kprobes that are registered disabled and never armed. They are valid while nvidia.ko is
- * pinned.
+/* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from kprobes that are registered
+ * disabled and never armed. They are valid while nvidia.ko is pinned.
  */
 static int find_functions(void)
 {
@@ -161,12 +154,12 @@ u32 ckm_driver_minor_of(void *nv)
 /* What the rows are worth for a driver that they were not wholly checked against. */
 static void say_unknown(const struct cgpu_branch_part *part)
 {
+	char some[48] = "";
+
 	if (part->branch)
-		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u, of which %u of %u were compared with NVIDIA's sources of that branch: docs/user/support.md\n",
-				   version, branch, part->compared, part->rows);
-	else
-		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u, which were compared with NVIDIA's sources of that branch and not of this release: docs/user/support.md\n",
-				   version, branch);
+		snprintf(some, sizeof(some), ", of which %u of %u", part->compared, part->rows);
+	pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u%s were compared with NVIDIA's sources of that branch: docs/user/support.md\n",
+			   version, branch, part->branch ? some : ", which");
 }
 
 int ckm_driver_get(bool quiet)
@@ -188,9 +181,7 @@ int ckm_driver_get(bool quiet)
 	ret = find_functions();
 	if (ret)
 		goto err_put;
-	/* Given a wrong version string the driver fails and fills in its own, which the
-	 * next call passes.
-	 */
+	/* Given a wrong version string the driver fails and fills in its own, which the next call passes. */
 	memset(&rm, 0, sizeof(rm));
 	rm.version_string = "";
 	if (call_get_rm_ops() && (!rm.version_string || call_get_rm_ops())) {
@@ -214,15 +205,14 @@ int ckm_driver_get(bool quiet)
 	fb_info_size = params_size(core, NV2080_CTRL_FB_GET_INFO_V2);
 	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
 	ckm_core_leave();
+	ret = -EOPNOTSUPP;
 	if (!branch)
 		pr_err_ratelimited("driver '%s' has no rows in the call table, whose first are of 535.146 and 550.54: refused, with any_driver=1 too\n",
 				   version);
 	else if (!known && !any_driver)
 		say_unknown(&part);
-	if (!branch || (!known && !any_driver)) {
-		ret = -EOPNOTSUPP;
+	if (!branch || (!known && !any_driver))
 		goto err_put;
-	}
 	find_free_os_events();
 	gets = 1;
 	return 0;

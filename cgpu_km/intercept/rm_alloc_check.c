@@ -9,7 +9,6 @@
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc_check.h"
-#include "intercept/rm_alloc_context.h"
 #include "intercept/rm_alloc_hold.h"
 #include "intercept/rm_alloc_notifier.h"
 #include "intercept/rm_call.h"
@@ -18,6 +17,7 @@
 #include "state/gpu.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
+#include "state/slot.h"
 
 u32 ckm_alloc_charge(struct ckm_alloc *a, enum ckm_mem_kind kind, u64 bytes)
 {
@@ -107,7 +107,7 @@ static u32 charge_context(struct ckm_alloc *a)
 	enum cgpu_engine engine = a->obj->core.engine;
 
 	return ckm_alloc_charge(a, CKM_MEM_CONTEXT, engine == CGPU_ENGINE_OTHER ? 0 :
-				ckm_alloc_context_bytes(a->slot, engine));
+				ckm_slot_context_bytes(a->slot, engine));
 }
 
 u32 ckm_alloc_engine_type(const struct ckm_alloc *a)

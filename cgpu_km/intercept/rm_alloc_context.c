@@ -87,35 +87,6 @@ enum cgpu_engine ckm_alloc_context_of(const struct ckm_alloc *a)
 	return a->obj->core.engine;
 }
 
-/* A context is measured only while no other call on the GPU may take or give back memory. A tenant can make
- * such calls without end, so that no context is measured, its own or another's. Therefore the first contexts
- * of a container have the usual charge, and each later one UNMEASURED_MIB until one of any container is
- * measured. Not on Turing, where none is, nor where a context that was made alone took no memory.
- */
-#define UNMEASURED_FREE	4u
-#define UNMEASURED_MIB	128u	/* of the GPUs that tests/nvsim/profiles describes none takes more */
-
-u64 ckm_alloc_context_bytes(struct ckm_slot *slot, enum cgpu_engine engine)
-{
-	struct ckm_gpu *gpu = slot->gpu;
-	u64 bytes = ckm_gpu_context_bytes(gpu, engine);
-	bool over, first;
-
-	spin_lock(&gpu->lock);
-	if (gpu->arch >= NV_ARCH_GA100 && !gpu->context_bytes[engine] && !gpu->context_is_free[engine] &&
-	    slot->unmeasured[engine] <= UNMEASURED_FREE)
-		slot->unmeasured[engine]++;
-	over = !gpu->context_bytes[engine] && !gpu->context_is_free[engine] &&
-	       slot->unmeasured[engine] > UNMEASURED_FREE;
-	first = over && !slot->unmeasured_said;
-	slot->unmeasured_said |= over;
-	spin_unlock(&gpu->lock);
-	if (first)
-		ckm_say(slot->ct, "no context of GPU %u could be measured, as other calls ran each time: each is charged %u MiB until one is\n",
-			gpu->index, UNMEASURED_MIB);
-	return over ? max_t(u64, bytes, (u64)UNMEASURED_MIB * CGPU_MIB) : bytes;
-}
-
 /* From Ampere on, the driver takes a context's buffers when its TSG is made
  * (ctxBufPoolReserve() of kernel_channel_group_api.c), and no call reports their size.
  * The size is measured as the decrease of the card's free memory, which is valid only

@@ -6,7 +6,6 @@
 #include "core/core_ops.h"
 
 struct ckm_alloc;
-struct ckm_slot;
 
 /* NV_OK if the object of a video engine may be made; then it is charged and counted. Sleeps; takes
  * rm_lock, gpu->lock.
@@ -18,8 +17,6 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a);
 bool ckm_alloc_bind_channel(const struct ckm_alloc *a);
 /* The engine whose context the driver makes with the object; CGPU_ENGINE_OTHER: none. */
 enum cgpu_engine ckm_alloc_context_of(const struct ckm_alloc *a);
-/* What a context of the slot is charged now, in bytes. Each call counts as one context. Takes gpu->lock. */
-u64 ckm_alloc_context_bytes(struct ckm_slot *slot, enum cgpu_engine engine);
 /* After the driver made it, and free_before was read. Sleeps: an RM call; takes rm_lock, gpu->lock. */
 void ckm_alloc_measure_context(struct ckm_alloc *a);
 

@@ -5,6 +5,8 @@
 
 #include <linux/types.h>
 
+#include "core/core_ops.h"
+
 struct ckm_gpu;
 struct ckm_slot;
 
@@ -43,6 +45,9 @@ void ckm_slot_less_locked(struct ckm_slot *slot);
 
 /* Pass the slot's numbers of channels and TSGs to the scheduler. Caller holds gpu->lock. */
 void ckm_slot_channels_changed_locked(struct ckm_slot *slot);
+
+/* What a context of the slot is charged now, in bytes. Each call counts as one context. Takes gpu->lock. */
+u64 ckm_slot_context_bytes(struct ckm_slot *slot, enum cgpu_engine engine);
 
 /* Limit and charged memory in bytes. Sleeps; takes gpu->lock. */
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
