@@ -119,7 +119,7 @@ def test_onto_a_new_one_only(box: Box, gpu: nv.Gpu):
 
 
 def test_one_that_gets_no_fd(box: Box, gpu: nv.Gpu, personality: Callable[..., None]):
-    """The driver gives its memory back when the task is in user mode again, which may be late: it is charged until then."""
+    """The driver gives its memory back once the task is in user mode, which may be late: it is charged until then."""
     seen: list[int] = []
     _, memory = gpu.alloc_vidmem(32 * MIB)
     before = fb_used() - 32 * MIB
