@@ -196,10 +196,8 @@ def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
 def find_container(paths: Paths, key: str) -> Container:
     """The container that names.choose() finds."""
     everyone = containers(paths)
-    try:
-        return everyone[choose(key, [Named(one.id, one.dir, engine_name(paths, one.id)) for one in everyone])]
-    except CgpuError as err:
-        raise refusals.of_name(paths, err, key) from None
+    named = [Named(one.id, one.dir, engine_name(paths, one.id)) for one in everyone]
+    return everyone[choose(key, named, refusals.names_are_hidden(paths))]
 
 
 def _set_ipc(paths: Paths, container: Container, gpus: Sequence[int], value: str, what: str) -> None:

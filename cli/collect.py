@@ -11,7 +11,7 @@ from typing import Any
 from cgpu_common.proc import Paths, driver_version, process_name, read_tree
 from cgpu_common.tree import Names, Sensors, Snapshot
 
-from . import daemon, sensors
+from . import daemon, refusals, sensors
 from .rates import rates
 from .view import View, matched
 
@@ -82,6 +82,7 @@ class Collector:
         return View(
             now, found, interval, matched(now, self._sensors), self._names, comm, self._drift,
             driver_version(self._paths), self._paths.drain.exists(),
+            names_hidden=refusals.names_are_hidden(self._paths),
         )  # fmt: skip
 
     def wait(self, seconds: float) -> None:

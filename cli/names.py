@@ -75,8 +75,9 @@ def _listed(found: Sequence[Named]) -> str:
     return ", ".join(words) + (f" and {more} more" if more > 0 else "")
 
 
-def choose(key: str, there: Sequence[Named]) -> int:
-    """The place of the one container that @key means. CgpuError: empty, unknown or ambiguous."""
+def choose(key: str, there: Sequence[Named], hidden: bool = False) -> int:
+    """The place of the one container that @key means. @hidden: the engine's names are for root, who asks not.
+    CgpuError: empty, unknown or ambiguous."""
     if not key:
         raise CgpuError(Exit.USAGE, "usage", "an empty word names no container", "cgpu ps lists the containers")
     ways = (
@@ -91,6 +92,10 @@ def choose(key: str, there: Sequence[Named]) -> int:
         if found:
             text = f"fits {len(found)} containers: {_listed([there[place] for place in found])}"
             raise CgpuError(Exit.USAGE, f"container {key}", text, "write more of the id")
+    if hidden:
+        why = f"no container has this id or directory, and only root may look up the name {key}"
+        hint = "give the id, as cgpu ps lists it, or be root on the host"
+        raise CgpuError(Exit.NOT_FOUND, f"container {key}", why, hint)
     raise CgpuError(Exit.NOT_FOUND, f"container {key}", "there is no such container", "cgpu ps lists them")
 
 

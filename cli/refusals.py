@@ -7,7 +7,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.exits import CgpuError
 from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.proc import Paths, containers, engine_name, parse_stat, read_node
 from cgpu_common.tree import MIB, Container
@@ -114,16 +114,8 @@ def of_gpu(paths: Paths, err: CgpuError, gpu: int, node: str, value: int) -> Cgp
     return err
 
 
-def of_name(paths: Paths, err: CgpuError, key: str) -> CgpuError:
-    """A container that was not found by a user who may not read the engine's names."""
-    if err.code is Exit.NOT_FOUND and _hidden(paths):
-        err.why = f"no container has this id or directory, and only root may look up the name {key}"
-        err.hint = "give the id, as cgpu ps lists it, or be root on the host"
-    return err
-
-
-def _hidden(paths: Paths) -> bool:
-    """The directory of Docker's containers is root's."""
+def names_are_hidden(paths: Paths) -> bool:
+    """Docker's directory of containers, which has their names, may not be read by this user."""
     try:
         next(paths.engine.iterdir(), None)
     except PermissionError:

@@ -38,6 +38,7 @@ class View:
     drift: Drift | None = None
     driver: str | None = None
     draining: bool = False
+    names_hidden: bool = False  # from this user
     whole: Snapshot | None = None  # before chosen(): what a ceiling depends on; None: snapshot
 
     def _whole(self, index: int) -> Gpu | None:
@@ -104,7 +105,7 @@ def chosen(view: View, gpus: Sequence[str] = (), containers: Sequence[str] = (),
     keep = _gpu_places(snapshot, gpus) if gpus else {gpu.index for gpu in snapshot.gpus}
     slots = {slot.id: slot for gpu in snapshot.gpus for slot in gpu.slots}
     named = [Named(one.id, one.dir, view.names_of(one).name or None) for one in slots.values()]
-    ids = {named[choose(key, named)].id for key in containers}
+    ids = {named[choose(key, named, view.names_hidden)].id for key in containers}
     order = SORTS[sort]
     out = tuple(
         replace(

@@ -412,10 +412,12 @@ def test_a_policy_that_max_inst_forbids_has_the_command(
 def test_a_name_that_the_user_may_not_look_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are in a directory of root's: `there is no such container` was not true."""
     assert "there is no such container (cgpu ps" in cli.cgpu("inspect", "web").stderr
-    monkeypatch.setattr(refusals, "_hidden", lambda _paths: True)
-    result = cli.cgpu("set", "container", "web", "weight", "1")
-    assert result.exit_code == Exit.NOT_FOUND
-    assert "no container has this id or directory, and only root may look up the name web (give the id" in result.stderr
+    monkeypatch.setattr(refusals, "names_are_hidden", lambda _paths: True)
+    for words in (("set", "container", "web", "weight", "1"), ("stats", "web", "--no-stream")):
+        result = cli.cgpu(*words)
+        assert result.exit_code == Exit.NOT_FOUND
+        assert "directory, and only root may look up the name web (give the id" in result.stderr
+    assert "only root may look up the name web" in cli.smi("-c", "web", "--no-sample").stderr
 
 
 @pytest.mark.parametrize(("error", "hidden"), [(PermissionError, True), (FileNotFoundError, False), (None, False)])
@@ -428,7 +430,7 @@ def test_names_are_hidden_where_the_directory_is_roots(
         return iter(())
 
     monkeypatch.setattr(Path, "iterdir", listing)
-    assert refusals._hidden(proc.Paths.below(str(tree.root), None)) is hidden
+    assert refusals.names_are_hidden(proc.Paths.below(str(tree.root), None)) is hidden
 
 
 def test_an_id_that_is_too_long(cli: Cli) -> None:
