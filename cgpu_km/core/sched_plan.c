@@ -85,6 +85,10 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	}
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
 	v->expected = v->exclusive && cgpu_prio_is_expected(t, v->awake, &v->left_ns);
+	if (v->exclusive && !v->active)
+		v->active = cgpu_prio_probed(t, v->awake, &v->left_ns);
+	if (v->expected)
+		v->low &= ~cgpu_prio_kept_back(t, v->low, &v->left_ns);
 }
 
 static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)

@@ -28,6 +28,13 @@
 #define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 #define KNOWN_SWITCHES	2u	/* so many switches at least, where several of the others' TSGs alternate */
 
+/* Each second those beside high priority that has worked for so long are frozen for a moment, to see whether their
+ * kernels delay that.
+ */
+#define SECOND_NS	1000000000ull
+#define PROBE_NS	20000000ull
+#define PROBE_AFTER_NS	8000000ull
+
 #define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
@@ -399,4 +406,65 @@ bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns)
 	if (age_ns < EXPECT_NS && EXPECT_NS - age_ns < *left_ns)
 		*left_ns = EXPECT_NS - age_ns;
 	return age_ns < EXPECT_NS;
+}
+
+/**
+ * cgpu_prio_probed() - high-priority slots beside which the others are frozen for a moment
+ * @t: the scheduler, accounted up to now
+ * @awake: those with highprio whose run state is known, awake
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * Beside high priority no other is frozen, and only a freeze shows whose kernels delay their
+ * preemption: such a one would keep each request waiting, and never be found. In the first moment of each
+ * second the others are frozen beside high priority that has worked for longer than their timeslices
+ * explain. Work that is short, and not kept waiting, is never probed.
+ */
+u32 cgpu_prio_probed(const struct cgpu_sched *t, u32 awake, u64 *left_ns)
+{
+	u64 at_ns = t->last_ns % SECOND_NS, left;
+	u32 out = 0;
+
+	for (; awake; awake &= awake - 1) {
+		u32 i = __builtin_ctz(awake);
+		u64 since_ns = t->slot[i].worked_since_ns, age_ns = t->last_ns - since_ns;
+
+		if (!since_ns)
+			continue;
+		if (at_ns >= PROBE_NS) {
+			left = SECOND_NS - at_ns;
+		} else if (age_ns >= PROBE_AFTER_NS) {
+			left = PROBE_NS - at_ns;
+			out |= 1u << i;
+		} else {
+			left = PROBE_AFTER_NS - age_ns;
+		}
+		if (left < *left_ns)
+			*left_ns = left;
+	}
+	return out;
+}
+
+/**
+ * cgpu_prio_kept_back() - slots whose kernels would keep high priority waiting
+ * @t: the scheduler, accounted up to now
+ * @low: those without highprio
+ * @left_ns: lowered to the time until the answer changes
+ *
+ * Those whose kernels delay their preemption run beside high priority that may wake at once for what
+ * prio_ratio leaves of each second, in one piece: then it waits for a kernel's length, and has the rest.
+ */
+u32 cgpu_prio_kept_back(const struct cgpu_sched *t, u32 low, u64 *left_ns)
+{
+	u64 at_ns = t->last_ns % SECOND_NS, ends_ns = PROBE_NS + (100 - t->prio_ratio) * (SECOND_NS / 100), left;
+	u32 out = 0;
+
+	for (; low; low &= low - 1)
+		if (cgpu_resist_is_slow(t, &t->slot[__builtin_ctz(low)]))
+			out |= low & -low;
+	if (!out)
+		return 0;
+	left = at_ns < PROBE_NS ? PROBE_NS - at_ns : at_ns < ends_ns ? ends_ns - at_ns : SECOND_NS + PROBE_NS - at_ns;
+	if (left < *left_ns)
+		*left_ns = left;
+	return at_ns >= PROBE_NS && at_ns < ends_ns ? 0 : out;
 }

@@ -41,6 +41,12 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 /* Was it awake so lately that the others keep short timeslices? */
 bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns);
 
+/* High priority of @awake beside which others are frozen to see whether they delay that; slots of @low that run
+ * beside high priority in a part of each second only. @left_ns is lowered to when that may change.
+ */
+u32 cgpu_prio_probed(const struct cgpu_sched *t, u32 awake, u64 *left_ns);
+u32 cgpu_prio_kept_back(const struct cgpu_sched *t, u32 low, u64 *left_ns);
+
 /* @slot has work again after a gap in which the hardware may have run others. */
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 

@@ -6,6 +6,7 @@ from corelib import BURST, FREEZE, MS, PREEMPT, WEIGHTED, Turn, lib
 from demandgpu import DemandGpu, Load, every
 from simgpu import A100, STEADY, US, Control, TimeslicedGpu
 from test_gaps import Steps
+from test_run_state import BOTH
 
 
 class Stubborn(TimeslicedGpu):
@@ -155,6 +156,33 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
     before, began = loads[0].got_ns, sim.time_ns
     sim.run(8000)
     assert (loads[0].got_ns - before) / (sim.time_ns - began) < most
+
+
+@pytest.mark.parametrize("kernel_ms", [20, 100])
+@pytest.mark.parametrize("prio_ratio", [80, 95])
+def test_low_priority_that_resists_is_found_and_kept_back(kernel_ms, prio_ratio):
+    """Beside high priority none is frozen: each of its requests waited for a whole kernel, and nothing showed it."""
+    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    turn.set("prio_ratio", prio_ratio)
+    low, high = turn.add(channels=1), turn.add(highprio=True, channels=1)
+    loads = {low: Load(), high: Load(every(10, 1, until_ms=13_000))}
+    sim = Long(turn, loads)
+    sim.kernel_ns = kernel_ms * MS
+    sim.run(3000)
+    before = loads[high].got_ns
+    sim.run(8000)
+    assert turn.stat(low).preempt_slow > 0
+    assert (loads[high].got_ns - before) / (8000 * MS) > 0.095, "a request of 1 ms each 10 ms"
+    assert loads[low].got_ns / sim.time_ns < (100 - prio_ratio) / 100 + 0.3
+
+
+def test_short_work_of_high_priority_is_not_probed():
+    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    low, high = turn.add(channels=1), turn.add(highprio=True, channels=1)
+    sim = DemandGpu(turn, {low: Load(), high: Load(every(10, 5))}).run(3000)
+    calls = sim.calls
+    sim.run(3000)
+    assert sim.calls == calls
 
 
 def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
