@@ -237,14 +237,13 @@ u64 ckm_slot_context_bytes(struct ckm_slot *slot, enum cgpu_engine engine)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	u64 bytes = ckm_gpu_context_bytes(gpu, engine);
-	bool over, first;
+	bool unknown, over, first;
 
 	spin_lock(&gpu->lock);
-	if (gpu->arch >= NV_ARCH_GA100 && !gpu->context_bytes[engine] && !gpu->context_is_free[engine] &&
-	    slot->unmeasured[engine] <= UNMEASURED_FREE)
+	unknown = gpu->arch >= NV_ARCH_GA100 && !gpu->context_bytes[engine] && !gpu->context_is_free[engine];
+	if (unknown && slot->unmeasured[engine] <= UNMEASURED_FREE)
 		slot->unmeasured[engine]++;
-	over = !gpu->context_bytes[engine] && !gpu->context_is_free[engine] &&
-	       slot->unmeasured[engine] > UNMEASURED_FREE;
+	over = unknown && slot->unmeasured[engine] > UNMEASURED_FREE;
 	first = over && !slot->unmeasured_said;
 	slot->unmeasured_said |= over;
 	spin_unlock(&gpu->lock);
