@@ -256,6 +256,10 @@ class Grants:
         """Of all grants, as JSON has them."""
         return [msgspec.to_builtins(subject) for subject in self._grants]
 
+    def gpus(self) -> list[list[str]]:
+        """Of each of subjects(), the GPUs that it names by their UUIDs: none of a grant by variables."""
+        return [[one.whole] if one.whole else [slot.gpu for slot in one.slots] for one in self._grants.values()]
+
     def find(self, container_id: str, spec: Mapping[str, Any]) -> Grant | None:
         """Raises Refused."""
         subject = next((one for one in subjects(container_id, spec) if one in self._grants), None)

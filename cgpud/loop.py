@@ -160,7 +160,7 @@ class Daemon:
                 case "revoke":
                     return {"ok": True, "revoked": self._grants.revoke(message.grant)}
                 case "grants":
-                    return {"ok": True, "grants": self._grants.subjects()}
+                    return {"ok": True, "grants": self._grants.subjects(), "gpus": self._grants.gpus()}
                 case "status":
                     return await self.queries.status(self.config, tuple(self.records.values()), len(self._grants))
                 case "events":

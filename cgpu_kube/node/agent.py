@@ -383,6 +383,8 @@ class Agent(Counting):
             return
         try:
             found = (await self._cgpud.ask("slices"))["slices"]
+            if self._has_mps():
+                found += host.client_slots(self.gpus, (await self._cgpud.ask("mps"))["containers"])
             alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
             held = self.offer.remains(self.gpus, found, alive)
         except (KubeError, KeyError, TypeError) as error:

@@ -36,7 +36,7 @@ class Cleaner:
         self._claims = claims
         self._uses = uses
         self._say = say
-        self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
+        self._granted: dict[str, dict[str, list[str]]] = {}  # uid of a pod -> container with a grant -> its GPUs
         self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
 
     async def run(self, every_s: float) -> None:
@@ -60,25 +60,28 @@ class Cleaner:
         self._say(subject, why)
 
     async def _mark(self) -> None:
-        slices: list[dict[str, Any]] | None = None
         for pod in self._cluster.pods_here():
-            if not self._uses(pod) or str(pod["metadata"].get("uid")) not in self._granted:
+            granted = self._granted.get(str(pod["metadata"].get("uid")))
+            if not self._uses(pod) or granted is None:
                 continue
             await self._marks.assigned(pod)
-            if podview.ids(pod) and not keys.names_gpus(podview.of_scheduler(pod)):
-                if slices is None:
-                    slices = (await self._cgpud.ask("slices"))["slices"]
-                await self._marks.restored(pod, slices)
+            if not keys.names_gpus(podview.of_scheduler(pod)):
+                await self._marks.restored(pod, granted)
 
     async def _clean(self) -> None:
         """Revoke the grants of pods that were not here twice in a row: one may be newer than the watch."""
         watch = self._cluster.pods
         if not watch.synced.is_set() or watch.failing:
             return
-        subjects = (await self._cgpud.ask("grants"))["grants"]
+        answer = await self._cgpud.ask("grants")
+        subjects = answer["grants"]
         alive = {uid for pod in self._cluster.pods_here() for uid in podview.uids(pod)}
         self._marks.forget_others(alive)
-        self._granted = frozenset(str(one["uid"]) for one in subjects if one.get("uid"))
+        self._granted = {}
+        # A cgpud of before names no GPUs: then pods of an earlier life stay counted on each.
+        for one, gpus in zip(subjects, answer.get("gpus") or [[]] * len(subjects), strict=True):
+            if one.get("uid"):
+                self._granted.setdefault(str(one["uid"]), {})[str(one["container"])] = gpus
         gone = [one for one in subjects if one.get("uid") and one["uid"] not in alive]
         for one in gone:
             if (one["uid"], one["container"]) in self._stale:

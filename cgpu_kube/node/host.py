@@ -257,6 +257,16 @@ class Offer:
         return f"pods were deleted before their containers ended; {'; '.join(parts)}" if parts else ""
 
 
+def client_slots(gpus: Sequence[HostGpu], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of cgpud's clients of MPS, which have no slice, what Offer.remains() reads of slices."""
+    by_uuid = {gpu.uuid: gpu.index for gpu in gpus}
+    return [
+        {"uid": one["uid"], "pod": one["pod"], "slots": [{"nv_minor": by_uuid[one["uuid"]], "mib": one["grant_mib"]}]}
+        for one in rows
+        if one["uuid"] in by_uuid
+    ]
+
+
 def card_labels(gpus: Sequence[HostGpu]) -> dict[str, str]:
     """By which pods choose nodes of a model. Name and memory only where all GPUs have the same."""
     found = {CARD_COUNT: str(len(gpus))} if gpus else {}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from cgpu_kube import annotations as keys
@@ -48,40 +48,36 @@ class Marks:
         """The GPUs of a pod that no extender has bound, once each of its containers has one: else it is counted on
         every GPU of the node. All at once: of an annotation with some containers the others are refused."""
         uuids = [grant["whole"]] if "whole" in grant else [slot["gpu"] for slot in grant["slots"]]
-        found = tuple(sorted(gpu.index for gpu in self._offered()[1] if gpu.uuid in uuids))
-        self._chosen.setdefault(subject.uid, {})[subject.container] = found
+        self._chosen.setdefault(subject.uid, {})[subject.container] = self._indices(uuids)
         await self._complete(pod, subject.uid)
 
-    async def restored(self, pod: Object, slices: Iterable[Mapping[str, Any]]) -> None:
-        """The same of containers that started in an earlier life of this agent. @slices: cgpud's, whose ids are those
-        of the containers in the pod's status."""
+    async def restored(self, pod: Object, granted: Mapping[str, Sequence[str]]) -> None:
+        """The same of containers that started in an earlier life of this agent. @granted: the GPUs of cgpud's grants by
+        container. A grant outlives its container, as an init container's has to, and needs no slice."""
         uid = str(pod["metadata"].get("uid"))
-        held = {row["id"]: row["slots"] for row in slices if row["uid"] == uid}
-        chosen = self._chosen.get(uid, {})
-        for name, container_id in podview.ids(pod).items():
-            if name not in chosen and container_id in held:
-                chosen[name] = tuple(sorted({slot["nv_minor"] for slot in held[container_id]}))
-        if chosen:
-            self._chosen[uid] = chosen
+        for name, uuids in granted.items():
+            if found := self._indices(uuids):
+                self._chosen.setdefault(uid, {}).setdefault(name, found)
+        if uid in self._chosen:
             await self._complete(pod, uid)
+
+    def _indices(self, uuids: Sequence[str]) -> tuple[int, ...]:
+        return tuple(sorted(gpu.index for gpu in self._offered()[1] if gpu.uuid in uuids))
 
     async def _complete(self, pod: Object, uid: str) -> None:
         """Write them, if each container has some."""
         offer, gpus = self._offered()
         by_index = {gpu.index: gpu for gpu in gpus}
-        chosen = self._chosen[uid]
-        indices = {index for found in chosen.values() for index in found}
         try:
             need = pods.needs(pod)
         except KubeError:
             return  # edited since its grant
-        if (
-            need is None
-            or not all(chosen.values())
-            or not indices <= by_index.keys()
-            or podview.is_static(pod)
-            or {one.name for one in need.containers} != chosen.keys()
-        ):
+        if need is None or podview.is_static(pod):
+            return
+        # Others may have a grant of a claim.
+        chosen = {one.name: self._chosen[uid].get(one.name, ()) for one in need.containers}
+        indices = {index for found in chosen.values() for index in found}
+        if not all(chosen.values()) or not indices <= by_index.keys():
             return
         del self._chosen[uid]
         sizes = {gpu.index: offer.placed(gpu) for gpu in gpus}

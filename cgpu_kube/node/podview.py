@@ -43,7 +43,6 @@ class _State(TypedDict, total=False):
 
 class _ContainerStatus(TypedDict, total=False):
     name: Any
-    containerID: Any
     state: _State | None
 
 
@@ -103,11 +102,8 @@ def kept(pod: Object) -> Object:
         out["metadata"]["ownerReferences"] = [{"kind": NODE_KIND, "name": node_of(pod)}]
     if has_running(pod):
         # Only pods with GPUs need more; init containers are kept in the same list.
-        found = _running(pod) if uses_gpu(pod) else [{"name": ""}]
-        fields: tuple[str, ...] = ("name", "containerID")
-        out["status"]["containerStatuses"] = [
-            {"state": {"running": {}}} | {key: one[key] for key in fields if key in one} for one in found
-        ]
+        names = running(pod) if uses_gpu(pod) else [""]
+        out["status"]["containerStatuses"] = [{"state": {"running": {}}, "name": name} for name in names]
     may_use = uses_gpu(pod) and (not is_over(pod) or has_running(pod))
     counts = {MIRROR, *_ANNOTATIONS, *_ASKED, *_nv_keys(pod)} if may_use else {MIRROR}
     # A longer text than the parsers take is refused by them.
@@ -115,7 +111,7 @@ def kept(pod: Object) -> Object:
         key: text[: keys.TEXT_MAX + 1] for key, text in (meta.get("annotations") or {}).items() if key in counts
     }
     out["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == keys.GPU_COUNT}
-    fields = ("name", "resources", "restartPolicy") if may_use else ("name",)
+    fields: tuple[str, ...] = ("name", "resources", "restartPolicy") if may_use else ("name",)
     for group in ("initContainers", "containers"):
         found = (spec.get(group) or []) if may_use else (spec.get(group) or [])[:CONTAINERS_MAX]
         out["spec"][group] = [{key: one[key] for key in fields if key in one} for one in found]
@@ -152,12 +148,6 @@ def _running(pod: Object) -> list[Object]:
 def running(pod: Object) -> list[str]:
     """Names of its containers that run."""
     return [str(one.get("name")) for one in _running(pod)]
-
-
-def ids(pod: Object) -> dict[str, str]:
-    """Those of its containers that run, by their names, as the engine has them."""
-    found = {str(one.get("name")): str(one.get("containerID") or "").rpartition("/")[2] for one in _running(pod)}
-    return {name: one for name, one in found.items() if one}
 
 
 def full_name(pod: Object) -> str:

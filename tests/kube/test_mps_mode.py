@@ -14,7 +14,7 @@ from fake_mps import FakeControl
 from fakes import eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
-from test_node import bound, offered, ready
+from test_node import RUNNING, bound, condition, offered, ready, remains, restarted_after_init
 
 from cgpu_common.model import NvmlGpu
 from cgpu_kube import annotations as keys
@@ -164,6 +164,29 @@ async def test_a_gpu_without_a_server_takes_no_pod(world: MpsWorld) -> None:
         assert f"GPU 0 has no MPS server: systemctl enable --now cgpu-mps@{world.uuids[0]}" in reply["error"]
         world.control.start(world.uuids[0])
         await eventually(lambda: offered(world) == sum(UNITS), "it is back")
+
+
+async def test_an_ended_init_container_keeps_its_mark_and_no_memory(world: MpsWorld) -> None:
+    async with world.running():
+        await restarted_after_init(world, sum(UNITS), 60, 50)
+        assert await world.start(world.pod("q", container(mem=28), annotations=bound(1, 28)))
+        assert "GPU 1 has" in await world.refused(world.pod("r", container(mem=4), annotations=bound(1, 4)))
+
+
+async def test_what_a_deleted_pod_still_holds_is_published(world: MpsWorld) -> None:
+    """By force: its container runs on, and the extender must not give its memory away."""
+    async with world.running():
+        await ready(world, sum(UNITS))
+        held = await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
+        world.api.put(PODS, {**(world.api.get(PODS, "team", "p") or {}), "status": RUNNING})
+        await asyncio.sleep(0.3)
+        assert remains(world) == {}
+        world.api.remove(PODS, "team", "p")
+        await eventually(lambda: remains(world) == {"team/p": {1: 6}}, "the annotation")
+        message = "pods were deleted before their containers ended; team/p: 6 GiB of GPU 1"
+        await eventually(lambda: condition(world) == ("True", message), "the condition")
+        await world.end(held)
+        await eventually(lambda: remains(world) == {"team/p": {}}, "the end")
 
 
 async def test_the_mode_changes_on_a_drained_node_only(world: MpsWorld) -> None:

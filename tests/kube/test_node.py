@@ -1111,19 +1111,91 @@ async def test_a_restart_between_two_containers_of_a_pod_loses_no_mark(world: Wo
         await world.stop_agent()
         await world.start_agent()
         await ready(world)
+        await asyncio.sleep(0.5)
+        assert not world.api.get(PODS, "team", "p")["metadata"]["annotations"], "one of two containers"
         second = await world.start(pod, "b")
         ((other, _),) = world.slots(second)
-        await asyncio.sleep(0.5)
-        assert not world.api.get(PODS, "team", "p")["metadata"]["annotations"], "the kubelet has not said that it runs"
-        running = {"a": first, "b": second}
-        statuses = [
-            {"name": name, "containerID": f"containerd://{one}", "state": {"running": {}}}
-            for name, one in running.items()
-        ]
-        world.api.put(PODS, {**pod, "status": {"phase": "Running", "containerStatuses": statuses}})
-        await eventually(lambda: keys.ALLOCATION in world.api.get(PODS, "team", "p")["metadata"]["annotations"], "on")
-        found = keys.parse(world.api.get(PODS, "team", "p")["metadata"]["annotations"])
-        assert found is not None and found.containers == {"a": {gpu: 6}, "b": {other: 3}} and found.assigned
+        found = await marked(world)
+        assert found.containers == {"a": {gpu: 6}, "b": {other: 3}} and found.assigned
+
+
+async def marked(world: World, name: str = "p") -> keys.Allocation:
+    def texts() -> dict[str, str]:
+        return (world.api.get(PODS, "team", name) or {})["metadata"]["annotations"]
+
+    await eventually(lambda: keys.ALLOCATION in texts(), "the pod's annotations")
+    found = keys.parse(texts())
+    assert found is not None
+    return found
+
+
+def counted_on(world: World, name: str = "p") -> dict[int, int]:
+    """Units of each GPU, as the extender counts the pod."""
+    ledger = Ledger()
+    ledger.set_node(NODE, read_node(world.api.get(NODES, "", NODE) or {}))
+    ledger.set_pod(world.api.get(PODS, "team", name) or {})
+    return {index: load.units for index, load in ledger.used(NODE).items()}
+
+
+def ended_init(pod: dict[str, Any]) -> dict[str, Any]:
+    """Its status as a kubelet of 1.36 writes it: an init container has ended, the others run."""
+    ended = {"exitCode": 0, "reason": "Completed", "containerID": f"containerd://{'0' * 64}"}
+    return {
+        **pod,
+        "status": {
+            "phase": "Running",
+            "initContainerStatuses": [
+                {"name": one["name"], "containerID": ended["containerID"], "state": {"terminated": ended}}
+                for one in pod["spec"]["initContainers"]
+            ],
+            "containerStatuses": [
+                {"name": one["name"], "containerID": f"containerd://{'1' * 64}", "state": {"running": {}}}
+                for one in pod["spec"]["containers"]
+            ],
+        },
+    }
+
+
+async def restarted_after_init(world: World, units: int, init: int, main: int) -> None:
+    """The agent restarts when the init container has ended, and again when the main one runs and the API server has
+    refused its mark: the pod counts once, on the GPU that it has."""
+    await ready(world, units)
+    pod = world.pod("p", container(mem=main), init=(container("init", mem=init),))
+    first = await world.start(pod, "init")
+    used = tuple(world.kubelet.resources[GPU_MEM].used)
+    if world.mode != host.SHARE:  # where cgpud keeps no record, and no hook reports an end
+        await world.end(first)
+    await world.stop_agent()
+    await world.start_agent()
+    await ready(world, units)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "PATCH" and "/pods/" in path:
+            raise Refusal(500, "InternalError", "etcd has no leader")
+
+    world.api.before = refuse
+    reuse = await world.allocate(pod, "main", used)
+    reply = await world.prepare(world.bundle(pod, "main", reuse))
+    assert reply["ok"], reply
+    world.api.put(PODS, ended_init(pod))
+    await asyncio.sleep(0.3)
+    assert counted_on(world) == dict.fromkeys((0, 1), max(init, main)), "on each, as long as its GPU is not known"
+    await world.stop_agent()
+    world.api.before = None
+    await world.start_agent()
+    found = await marked(world)
+    (gpu,) = found.index
+    assert found.containers == {"init": {gpu: init}, "main": {gpu: main}} and found.assigned
+    assert counted_on(world) == {gpu: max(init, main)}, "not the sum"
+
+
+async def test_an_ended_init_container_keeps_its_mark_and_no_memory(world: World) -> None:
+    async with world.running():
+        await restarted_after_init(world, 15 + 79, 60, 50)
+        second = world.pod("q", container(mem=29), annotations=bound(1, 29))
+        assert world.slots(await world.start(second))[0][0] == 1, "the init container's part is free"
+        third = world.pod("r", container(mem=1), annotations=bound(1, 1))
+        assert "GPU 1 has" in await world.refused(third)
 
 
 async def test_an_edited_annotation_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import eventually
 from node_world import World, container
-from test_node import bound, ready
+from test_node import bound, ready, restarted_after_init
 
 from cgpu_kube import annotations as keys
 
@@ -51,6 +51,12 @@ async def test_a_slice_on_the_gpu_excludes_it(world: World) -> None:
         pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
         assert "GPU 0 has 1 slices" in await world.refused(pod)
         assert "the containers with slices have to end first" in await world.refused(pod)
+
+
+async def test_a_pod_counts_on_its_gpu_when_its_init_container_has_ended(world: World) -> None:
+    """cgpud has no slice of it, and no record."""
+    async with world.running():
+        await restarted_after_init(world, 190, 100, 90)
 
 
 async def test_two_gpus_are_refused(world: World) -> None:

@@ -205,6 +205,7 @@ async def test_a_grant_outlives_the_daemon_and_a_cleared_run(node: Node) -> None
         (file.parent / "x.json").write_text("{}")
     async with node.running():
         assert (await node.ask(op="status"))["grants"] == 1
+        assert await node.ask(op="grants") == {"ok": True, "grants": [{"id": ID}], "gpus": [[]]}
         assert (await node.prepare(ID, ("CGPU_DISABLE=1",)))["action"] == "edited"
         assert node.link.containers[ID].slots[0].limit == 3021 * MIB
         assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": True}
