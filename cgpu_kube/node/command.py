@@ -156,7 +156,9 @@ def node(
     except KubeError as error:
         raise click.ClickException(str(error)) from error
     if kept_by is None:
-        status = asyncio.run(keeper.keep(kubelet_dir / "device-plugins", memory_limit, host_keeper))
+        of_kubelet = [kubelet_dir / name for name in ("device-plugins", "plugins_registry", "pod-resources")]
+        mounts = (*of_kubelet, kubelet_dir / "plugins/cgpu.io", cgpud.parent, socket.parent, state_dir, cdi_dir)
+        status = asyncio.run(keeper.keep(of_kubelet[0], memory_limit, host_keeper, mounts))
         click.get_current_context().exit(status)
     keeper.yield_memory(memory_limit)
     from cgpu_kube import api

@@ -35,6 +35,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from resource import RLIMIT_DATA, RLIMIT_STACK, getrlimit, setrlimit
 from typing import Any
@@ -51,6 +52,7 @@ LIVED_S = 60.0  # then the next end is the first one again
 BEAT_S = 10.0
 HUNG_S = 30.0  # without a line: the agent hangs
 HOST_S = 10.0  # between looks for the host's keeper
+MOUNTS_S = 5.0  # between looks at directories that are mounted from the host
 HOST_WAIT_S = 10.0  # for one that was there, and may be starting again
 OWN_MIB = 48  # of the limit of memory: the first process (24 MiB of its own), and what the kernel counts for both
 LEAST_MIB = 64  # for the agent, which takes 36 MiB of its own, and as a DRA driver 50
@@ -250,11 +252,29 @@ async def _wait_for_host(path: Path, directory: Path, agent: asyncio.subprocess.
         agent.terminate()
 
 
-async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int:
+def gone(directories: Iterable[Path]) -> Path | None:
+    """One that was deleted on the host. A container's mount of it stays, and never leads to one that was made again
+    under the name: nothing can be made in it, and no kubelet is there."""
+    for one in directories:
+        with contextlib.suppress(OSError):
+            if one.stat().st_nlink == 0:
+                return one
+    return None
+
+
+async def _until_gone(directories: Iterable[Path]) -> None:
+    while (found := gone(directories)) is None:
+        await asyncio.sleep(MOUNTS_S)
+    hint = "this process ends: a pod's next container has the one that is there then"
+    logging.get().error("a directory of the host was deleted", path=str(found), hint=hint)
+
+
+async def keep(directory: Path, limit: int = 0, host: Path | None = None, mounts: Iterable[Path] = ()) -> int:
     """Serve, with an agent of this program's own arguments that is started again whenever it is killed or fails, until
     SIGTERM or SIGINT, which it gets, too. Returns the exit status: that of an agent that ends before it has offered
     anything, as for an option that is wrong, is this program's. @limit: of memory, as check_memory() has it. @host:
-    socket of the host's keeper, which serves in the place of this process wherever it is there."""
+    socket of the host's keeper, which serves in the place of this process wherever it is there. @mounts: directories of
+    the host; without one of them this ends in order, with 1."""
     if limit:  # for the agent, which reads it at its start; the stack of this process has 132 kB
         setrlimit(RLIMIT_STACK, (STACK_MIB << 20, getrlimit(RLIMIT_STACK)[1]))
     loop, keeper, log = asyncio.get_running_loop(), Keeper(directory, HUNG_S), logging.get()
@@ -269,6 +289,8 @@ async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    mounted = asyncio.create_task(_until_gone(tuple(mounts)))
+    mounted.add_done_callback(lambda task: None if task.cancelled() else stop(signal.SIGTERM))
     wait_s, has_offered, had_host = AGAIN_S, False, False
     alive = asyncio.create_task(notify.keep_alive())  # to systemd, of this process
     try:
@@ -302,6 +324,8 @@ async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int
             if comes is not None:
                 comes.cancel()
             has_offered = has_offered or bool(keeper.plugins) or (isinstance(server, Relay) and server.has_offered)
+            if mounted.done():
+                return 1
             if stopping.is_set() or not has_offered:
                 return max(status, 0) if stopping.is_set() or status >= 0 else 128 - status
             wait_s = AGAIN_S if time.monotonic() - began > LIVED_S else wait_s
@@ -313,11 +337,12 @@ async def keep(directory: Path, limit: int = 0, host: Path | None = None) -> int
             try:
                 async with asyncio.timeout(pause_s):
                     await stopping.wait()
-                return 0
+                return int(mounted.done())
             except TimeoutError:
                 wait_s = min(2 * wait_s, AGAIN_MAX_S)
     finally:
         alive.cancel()
+        mounted.cancel()
         await keeper.stop()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -111,6 +112,31 @@ async def test_sigterm_takes_the_devices_back_in_order(tmp_path: Path) -> None:
         assert left == ["kubelet.sock"]
         await world.start_agent()
         await eventually(lambda: is_there(world), "and again", START_S)
+
+
+async def test_a_pod_whose_mount_leads_to_a_deleted_directory_ends(tmp_path: Path) -> None:
+    """A kubelet that is reinstalled makes its directory again, which the pod cannot see. What the pod sees is here a
+    descriptor, which leads to the deleted directory as a bind mount does."""
+    real, seen = tmp_path / "kubelet", tmp_path / "seen"
+    (real / "device-plugins").mkdir(parents=True)
+    seen.mkdir()
+    mount = os.open(real / "device-plugins", os.O_RDONLY)
+    (seen / "device-plugins").symlink_to(f"/proc/{os.getpid()}/fd/{mount}")
+    (seen / "pod-resources").symlink_to(real / "pod-resources")
+    async with standing(tmp_path, options={"kubelet-dir": seen}) as world:
+        await world.kubelet.stop()
+        shutil.rmtree(real / "device-plugins")
+        (real / "device-plugins").mkdir()
+        await world.kubelet.start()
+        async with asyncio.timeout(START_S):
+            assert await world.process.wait() == 1, "the kubelet starts its container again"
+        node = keys.parse_node(world.api.get(NODES, "", NODE)["metadata"]["annotations"])
+        assert node is not None and node.away, "it ended in order"
+        os.close(mount)
+        (seen / "device-plugins").unlink()
+        (seen / "device-plugins").symlink_to(real / "device-plugins")
+        await world.start_agent()
+        await eventually(lambda: is_there(world), "with the next container's mount", START_S)
 
 
 async def test_the_agent_ends_with_the_process_that_serves(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -354,6 +355,24 @@ async def test_a_lost_socket_is_made_again(world: World) -> None:
         await ready(world)
         (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
         await eventually(lambda: world.agent.memory.registrations == 2, "registered")
+        await ready(world)
+
+
+@pytest.mark.parametrize("poll_s", [0.1, 2.0])
+async def test_a_directory_that_was_deleted_and_made_again(tmp_path: Path, poll_s: float) -> None:
+    """A kubelet that is reinstalled. The watch of the old directory ends with it."""
+    world = World(tmp_path, settings={"poll_s": poll_s})
+    async with world.running():
+        await ready(world)
+        directory = world.kubelet.directory / "device-plugins"
+        await world.kubelet.stop()
+        shutil.rmtree(directory)
+        await asyncio.sleep(0.5)
+        world.kubelet.resources.clear()
+        directory.mkdir()
+        await world.kubelet.start()
+        await ready(world)
+        await world.kubelet.restart()
         await ready(world)
 
 
