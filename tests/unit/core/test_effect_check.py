@@ -359,3 +359,19 @@ def test_a_container_that_is_gone_leaves_no_figures():
     assert ffi.buffer(ffi.addressof(gpu.check.slot[a]))[:] == bytes(ffi.sizeof("struct cgpu_check_slot"))
     assert gpu.check.slot[b].on_engine
     lib.cgpu_check_touched(gpu.check, gpu.turn.t, C.CGPU_SLOTS, gpu.turn.now)
+
+
+def test_new_channels_of_a_frozen_container_are_no_sign():
+    """They may run until the call that made them has frozen them: a sample then shows no ineffective freeze."""
+    gpu, (one, other) = saturated(PREEMPT, 1, 1, slice_ms=100)
+    gpu.run(0.5)
+    frozen = other if gpu.turn.t.run_mask >> one & 1 else one
+    counted = []
+    for touched in (False, True):
+        gpu.turn.now += 10 * MS
+        if touched:
+            gpu.touch(frozen)
+        gpu.turn.now += 10 * MS
+        lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 5 * MS, frozen)
+        counted.append(gpu.check.slot[frozen].hits)
+    assert counted == [1, 1], "the first is one, the second is none"

@@ -7,6 +7,7 @@ Those of the policies' own files run always, the others with CGPU_MUTANTS=all (a
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from cgpu_common.policies import Policy
 HERE = Path(__file__).parent
 ALL = sorted((HERE / "mutants").glob("*.patch"))
 FAILED = 1  # pytest's exit status when tests ran and some failed
+# A core that reads past its tables may end the test's process: that is noticed too.
+NOTICED = {FAILED, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
 PATCHES = ALL
 if os.environ.get("CGPU_MUTANTS") != "all":
     PATCHES = [path for path in ALL if "+++ b/core/policy_" in path.read_text()]
@@ -65,7 +68,7 @@ def run_tests(so, tests):
 def test_mutant_is_noticed(patch, objects, tmp_path):
     tests = re.search(r"^Noticed-by: (.+)$", patch.read_text(), re.M)[1].split()
     done = run_tests(library(objects, tmp_path, patch), tests)
-    assert done.returncode == FAILED, f"{patch.read_text()}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert done.returncode in NOTICED, f"{patch.read_text()}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
 @pytest.mark.parametrize("patch", ALL, ids=lambda path: path.stem)

@@ -209,6 +209,18 @@ def test_one_freeze_beyond_the_drivers_tail_is_proof(took_ms, points):
     assert lib.cgpu_resist_is_slow(turn.t, turn.t.slot + slot) == (points == 96)
 
 
+@pytest.mark.parametrize(("usual_us", "late"), [(300, False), (700, True)])
+def test_a_long_freeze_is_late_where_the_slots_freezes_are_long(usual_us, late):
+    """By a single one the driver's tail would be charged to whoever it falls on."""
+    turn = Turn(PREEMPT, slice_ms=6, switch_us=70)
+    slot, other = turn.add(channels=1), turn.add(channels=1)
+    for _ in range(200):
+        lib.cgpu_resist_note(turn.t, 1 << slot, usual_us * US)
+        lib.cgpu_resist_note(turn.t, 1 << other, 300 * US)
+    lib.cgpu_resist_note(turn.t, 1 << slot, 1900 * US)
+    assert lib.cgpu_resist_is_late(turn.t, 1 << slot, 1900 * US) == late
+
+
 def test_a_freeze_of_many_at_once_is_no_proof():
     """25 containers that begin together are frozen by one call, which takes longer than one that meets no kernel."""
     turn = Turn(PREEMPT, slice_ms=5, controls=FREEZE, max_inst=25)

@@ -187,6 +187,60 @@ def test_a_nap_in_each_turn_gains_nothing(policy):
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_one_that_always_works_is_frozen_in_longer_work(policy):
+    """It runs beside work of others for 2 ms, a call later at most, and not in the rest of it."""
+    sim = gpu(policy, Load(), Load(every(100, 10))).run(2000)
+    beside = []
+    for _ in range(500):
+        sim.run(1)
+        if queue := sim.loads[1].queue:
+            beside.append((sim.time_ns - queue[0][0], sim.real & 1))
+    assert any(runs for age_ns, runs in beside if age_ns < 2 * MS)
+    assert not any(runs for age_ns, runs in beside if age_ns > 4 * MS)
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_the_gaps_of_one_cost_another_that_sleeps_nothing(policy):
+    """Too short to be lent, a gap is the turn's: one that lends its own turn keeps all of its credit."""
+    turn = Turn(policy, slice_ms=6)
+    for _ in range(3):
+        turn.add(1, channels=1)
+    for _ in range(1000):
+        turn.step()
+        turn.set_run_state(7, 3)
+        turn.now += 50_000
+    assert turn.t.asleep_mask == 4
+    turn.step()
+    owner = turn.t.rr[0].curr
+    sleeper, working = turn.t.slot[2], turn.t.slot[owner]
+    before = sleeper.deficit_ns, working.deficit_ns
+    turn.now += 20_000
+    turn.set_run_state(7, 3 & ~(1 << owner))
+    turn.now += 20_000
+    turn.set_run_state(7, 3)
+    assert sleeper.deficit_ns == before[0]
+    assert working.deficit_ns == before[1] - 40_000
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_one_that_wakes_has_one_grant_at_most(policy):
+    """However often it slept in the round: what it lent it has once."""
+    turn = Turn(policy, slice_ms=6)
+    for _ in range(2):
+        turn.add(1, channels=1)
+    turns = 0
+    for i in range(20_000):
+        before = turn.t.rr[0].curr
+        turn.step()
+        if turn.t.rr[0].curr == 1 and before == 0:
+            assert turn.t.slot[1].deficit_ns <= 6 * MS
+            turns += 1
+        turn.now += 50_000
+        turn.set_run_state(3, 3 if i % 50 < 30 else 1)
+    assert turns > 100
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
 def test_a_frozen_slot_is_not_read_as_idle(policy):
     """What a frozen channel shows is not documented: without work in each reading, it has its turn all the same."""
     turn = Turn(policy, slice_ms=6)
