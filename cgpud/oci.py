@@ -66,6 +66,7 @@ NO_CONTROLLER = f"{CGROUPS}/systemd"  # under v1, so it has no devices
 # Of the host. Root that may write there leaves its device cgroup, has the cards' registers and memory (resourceN), or
 # commands the driver and the module.
 HOST_TREES = {CGROUPS: "cgroups", "/sys": "devices", DRIVER_TREE: "GPU driver", PROC_TREE: "slices"}
+GUARDED = (DAEMON_DIRECTORY, *MPS_DIRECTORIES, *HOST_TREES)
 # Mounts below /sys, which stay writable in a recursive bind that is itself read-only.
 IN_SYS = (CGROUPS, "/sys/kernel/debug", "/sys/kernel/tracing")
 
@@ -272,7 +273,8 @@ def check_exec(capability: str, allow_privileged: bool, *, mps: bool = False) ->
 @dataclass(frozen=True, slots=True)
 class _Bind:
     mount: Mapping[str, Any]
-    paths: frozenset[str]  # of the source: as it is written, and behind links and mounts
+    own: frozenset[str]  # of the source: as it is written, and behind links
+    paths: frozenset[str]  # these, and the other paths of what it brings, by mounts
 
     @property
     def source(self) -> str:
@@ -281,9 +283,9 @@ class _Bind:
     def is_below(self, directory: str) -> bool:
         return any(_is_below(path, directory) for path in self.paths)
 
-    def brings(self, directory: str) -> bool:
-        """The directory, or a part of it?"""
-        return any(_is_below(directory, path) for path in self.paths) or self.is_below(directory)
+    def brings(self, directory: str, paths: Collection[str] = ()) -> bool:
+        """The directory, or a part of it? @paths: by these alone."""
+        return any(_is_below(directory, one) or _is_below(one, directory) for one in paths or self.paths)
 
 
 def _binds(spec: Spec, resolve: Callable[[str], Collection[str]]) -> list[_Bind]:
@@ -291,7 +293,9 @@ def _binds(spec: Spec, resolve: Callable[[str], Collection[str]]) -> list[_Bind]
     for mount in mounts(spec):
         if _is_bind(mount):
             text = str(mount.get("source"))
-            found.append(_Bind(mount, frozenset((clean(text), *map(clean, resolve(text))))))
+            behind, *others = map(clean, resolve(text))
+            own = frozenset((clean(text), behind))
+            found.append(_Bind(mount, own, own.union(others)))
     return found
 
 
@@ -355,6 +359,8 @@ def _check_trees(spec: Spec, binds: Iterable[_Bind], cgroups: str, *, stays: boo
             continue
         alone = (CGROUPS,) if cgroups != "v1" else ()  # v1 has a mount for each controller below it
         above = any(_is_below(one, path) and path not in alone for one in IN_SYS for path in bind.paths)
+        # By another mount, perhaps one below it.
+        above |= any(bind.brings(tree) and not bind.brings(tree, bind.own) for tree in HOST_TREES)
         if not _is_read_only(bind.mount, recursively=above):
             raise Refused(
                 f"the container mounts {bind.source} writable, or what is mounted below it, which brings the host's "

@@ -25,6 +25,7 @@ from cgpu_common.model import MIB, Cgroup, Phase, Process, Record
 from cgpu_common.proc import NODES_TYPE, parse_stat
 from cgpud import host_paths, oci
 from cgpud.host_paths import GONE
+from cgpud.places import Places
 from cgpud.state import Trigger
 
 Key = tuple[str, int]
@@ -147,7 +148,8 @@ class Facts:
 
     def host_paths(self, directory: str) -> Callable[[str], tuple[str, ...]]:
         """host_paths.find() from this directory, by the mounts of this process as they are now."""
-        return partial(host_paths.find, directory, tuple(cgroup.mounts(self.mounts("self"))))
+        guarded = {behind for one in oci.GUARDED for behind in (one, host_paths.behind_links("/", one))}
+        return partial(host_paths.find, directory, Places(tuple(cgroup.mounts(self.mounts("self"))), guarded))
 
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")

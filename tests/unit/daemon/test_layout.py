@@ -30,7 +30,7 @@ LAYERS = {
         cgpu_common.settings cgpu_common.events cgpu_common.effect cgpu_common.share cgpu_common.placement
         cgpu_common.waits
         cgpud.env cgpud.hooks cgpud.state cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced cgpud.metrics
-        cgpud.history cgpud.slices cgpud.mps
+        cgpud.history cgpud.slices cgpud.mps cgpud.places
         cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.facts cgpu_cli.checks cgpu_cli.containerd
         cgpu_cli.engines cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact cgpu_cli.ways cgpu_cli.fleet cgpu_cli.full
