@@ -3,7 +3,7 @@
 
 They follow from nodes, mounts, rules and NVIDIA's programs in the hooks of the spec. The variables do not count: an
 image may set NVIDIA_VISIBLE_DEVICES=all, but without a runtime that acts on it the container has no GPU. An unknown
-form counts as every GPU. What hooks do that are not known here is checked by its effect: blocked_numbers().
+form counts as every GPU. What hooks and runtimes do that is not known here is checked by its effect: blocked_numbers().
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def blocked_gpu(
 
 
 def blocked_numbers(inventory: Sequence[Gpu], refuses: Callable[[Gpu], bool]) -> str:
-    """The numbers of these GPUs, for the hooks that check what other hooks have opened; of every GPU while none is
+    """The numbers of these GPUs, for the hook that checks what is open to a container; of every GPU while none is
     known."""
     if not inventory:
         return f"{NV_MAJOR}:0-31"

@@ -31,15 +31,13 @@ async def check(
     wanted: NotSliced,
 ) -> str:
     """Refuse a container that has no slice and whose spec brings a GPU with unsliced = "refuse". Returns the numbers
-    that its hooks may not open: "" if it has none, or may have them."""
+    that must be closed to it, "" if it may have them: whatever the spec says, a hook may open them, and an engine may
+    have the runtime make no device rules (podman's --cgroups=disabled)."""
     if not config.anywhere("unsliced", "refuse"):
         return ""
     if config.allow_privileged and oci.allows_all_devices(spec):
         return ""
     found = unsliced.devices_in_spec(spec, majors, variables)
-    others = any(hooks.of_others(spec).values())
-    if not found and not others:
-        return ""
     gpus = await inventory.snapshot()
     drm = facts.drm() if found.drm else {}
     blocked = unsliced.blocked_gpu(found, gpus, _refuses(config), drm) if found else None
@@ -48,7 +46,7 @@ async def check(
             f'{blocked} is shared in slices only (unsliced = "refuse" in cgpu.toml), and the container has no '
             f"slice of it: {wanted.why}"
         )
-    return unsliced.blocked_numbers(gpus, _refuses(config)) if others else ""
+    return unsliced.blocked_numbers(gpus, _refuses(config))
 
 
 def add_check(directory: str, spec: Spec, hook_path: str, closed: str) -> None:

@@ -103,7 +103,8 @@ static bool is_closed(int dir, unsigned int major, unsigned int minor, char *why
 			continue;
 		describe(major, minor, what, sizeof(what));
 		snprintf(why, size, "the container may open %s, which config.json does not give it: a hook of "
-			 "the engine does, such as that of --gpus; start it without", what);
+			 "the engine does, such as that of --gpus, or the runtime makes no device rules "
+			 "(--cgroups=disabled); start it without", what);
 		return false;
 	}
 	return true;

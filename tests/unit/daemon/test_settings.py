@@ -253,9 +253,15 @@ async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> No
         text = (await node.prepare(ID, env))["error"]
         assert text.startswith("GPU 0 is shared in slices only (unsliced")
         spec = plain(node, env, hooks=False)
-        before = (spec / "config.json").read_bytes()
-        assert await node.ask(op="prepare", id=ID, bundle=str(spec)) == {"ok": True, "action": "pass"}
-        assert (spec / "config.json").read_bytes() == before
+        before = json.loads((spec / "config.json").read_text())
+        reply = await node.ask(op="prepare", id=ID, bundle=str(spec))
+        assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
+        after = json.loads((spec / "config.json").read_text())
+        # Without a hook of others too: a runtime may make no device rules (podman's --cgroups=disabled).
+        (check,) = after.pop("hooks")["createContainer"]
+        assert check["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
+        assert after["linux"]["readonlyPaths"].pop() == "/proc/driver"
+        assert {**after, "linux": {**after["linux"], "readonlyPaths": before["linux"]["readonlyPaths"]}} == before
         assert (await node.prepare(ID))["action"] == "edited"
         node.link.missing = True
         assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
@@ -288,9 +294,11 @@ async def test_sliced_whole_and_mig_side_by_side(node: Node, tmp_path: Path) -> 
         passed = (((1,), []), ((2,), caps), ((1, 2), caps), ((1,), [cards[2]]), ((1, 2), [*caps, *cards[2:]]))
         for gpus, more in (*passed, ((1,), [cards[0]])):
             path = bundle(gpus, more)
-            before = (path / "config.json").read_bytes()
-            assert await node.ask(op="prepare", id=ID, bundle=str(path)) == {"ok": True, "action": "pass"}
-            assert (path / "config.json").read_bytes() == before
+            before = json.loads((path / "config.json").read_text())
+            reply = await node.ask(op="prepare", id=ID, bundle=str(path))
+            assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
+            after = json.loads((path / "config.json").read_text())
+            assert after["linux"]["devices"] == before["linux"]["devices"] and after["mounts"] == before["mounts"]
         for gpus, more in (((0,), []), ((0, 2), caps), ((), caps), ((1,), [cards[1]]), ((), cards[1:2])):
             reply = await node.ask(op="prepare", id=ID, bundle=str(bundle(gpus, more)))
             assert "GPU 0 is shared in slices only" in reply["error"], (gpus, reply)
