@@ -60,7 +60,8 @@ def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
     versions = {one["apiVersion"] for one in parts["base"].values()}
     assert versions == {"v1", "apps/v1", "rbac.authorization.k8s.io/v1", "node.k8s.io/v1"}
     assert {one["apiVersion"] for one in parts["disruption"].values()} == {"policy/v1"}
-    assert {one["apiVersion"] for one in parts["policies"].values()} == {"admissionregistration.k8s.io/v1"}
+    of_policies = {"admissionregistration.k8s.io/v1", "rbac.authorization.k8s.io/v1"}
+    assert {one["apiVersion"] for one in parts["policies"].values()} == of_policies
     whole = named(kustomized(kubectl))
     surge = whole["DaemonSet", "cgpu-node"]["spec"].pop("updateStrategy")  # Kubernetes 1.20 does not know the field
     assert surge == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
@@ -196,7 +197,42 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
     done = asyncio.run(life("cgpu", tmp_path / "a")) | asyncio.run(life("dra", tmp_path / "b"))
     done |= asyncio.run(over(tmp_path / "c"))
     done |= {(resource, "watch") for resource, verb in done if verb == "list"}
-    assert done == rights(objects, ("ClusterRole", "cgpu-node"))
+    assert done == rights(objects, ("ClusterRole", "cgpu-node"), ("ClusterRole", "cgpu-node-evict"))
+
+
+@pytest.mark.parametrize(
+    ("minor", "values", "may"),
+    [
+        (30, {}, True),
+        (29, {}, False),
+        (36, {"policies": {"enabled": False}}, False),
+        (36, {"node": {"deletePods": "never"}}, False),
+        (20, {"node": {"deletePods": "always"}}, True),
+    ],
+    ids=str,
+)
+def test_an_agent_deletes_pods_where_a_policy_narrows_it(
+    helm: Path, tmp_path: Path, minor: int, values: Object, may: bool
+) -> None:
+    """RBAC gives the pods of every node. Before 1.30 there are no policies, and the notes say what that leaves."""
+    texts = rendered_texts(helm, values, chart=chart_at(f"v1.{minor}.3", tmp_path))
+    found = named(
+        [one for name, text in texts.items() if name[-4:] == "yaml" for one in yaml.safe_load_all(text) if one]
+    )
+    bound = [one["roleRef"]["name"] for (kind, _), one in found.items() if kind == "ClusterRoleBinding"]
+    roles = [("ClusterRole", name) for name in bound if name.startswith("cgpu-node")]
+    assert (("pods", "delete") in rights(found, *roles)) == may
+    is_narrowed = ("ValidatingAdmissionPolicy", "cgpu-node-own") in found
+    notes_text = next(text for name, text in texts.items() if name.endswith("NOTES.txt"))
+    assert ("its token may patch every node and every pod" in notes_text) == (not is_narrowed)
+    assert ("and delete every pod" in notes_text) == (may and not is_narrowed)
+
+
+def test_the_objects_without_policies_give_no_agent_pods_to_delete(kubectl: Path) -> None:
+    for folder in ("base", "surge"):
+        found = named(kustomized(kubectl, DEPLOY / folder))
+        assert ("pods", "delete") not in rights(found, ("ClusterRole", "cgpu-node"))
+        assert ("ClusterRoleBinding", "cgpu-node-evict") not in found
 
 
 def rights(objects: dict, *roles: tuple[str, str]) -> set[tuple[str, str]]:
