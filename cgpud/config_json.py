@@ -8,6 +8,7 @@ from typing import Any
 from cgpu_common.errors import Refused
 
 Spec = dict[str, Any]
+MAJOR_MAX, MINOR_MAX = 0xFFF, 0xFFFFF  # of dev_t
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
@@ -40,17 +41,30 @@ def number(value: Any) -> int | None:
     return value
 
 
+def _numbered(entries: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """The entries. Refused: a number that no device has, since crun keeps the lower 32 bits alone (2^32 + 195 is 195 to
+    it, and 2^32 - 1 all numbers), and mknod() the lower 12 of a major."""
+    for entry in entries:
+        for field, most in (("major", MAJOR_MAX), ("minor", MINOR_MAX)):
+            value = entry.get(field)
+            if value is not None and (type(value) is not int or not -1 <= value <= most):
+                raise Refused(f"config.json has a {field} of {value!r:.40} in {what}, and no device has it")
+    return entries
+
+
 def process_env(spec: Spec) -> list[Any]:
     return json_list(json_object(spec.get("process"), "process").get("env"), "process.env")
 
 
 def nodes(spec: Spec) -> list[dict[str, Any]]:
-    return json_objects(json_object(spec.get("linux"), "linux").get("devices"), "linux.devices")
+    found = json_objects(json_object(spec.get("linux"), "linux").get("devices"), "linux.devices")
+    return _numbered(found, "linux.devices")
 
 
 def rules(spec: Spec) -> list[dict[str, Any]]:
     resources = json_object(json_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
-    return json_objects(resources.get("devices"), "linux.resources.devices")
+    found = json_objects(resources.get("devices"), "linux.resources.devices")
+    return _numbered(found, "linux.resources.devices")
 
 
 def mounts(spec: Spec) -> list[dict[str, Any]]:

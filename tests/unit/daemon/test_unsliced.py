@@ -174,6 +174,24 @@ def test_junk_is_an_answer_or_a_sentence(junk: object, where: str) -> None:
         assert "\n" not in str(error)
 
 
+#: In 32 bits, as crun has them: every number, and the driver's; in the 12 bits that mknod() has: the driver's.
+OTHER_NUMBERS = ((1 << 32) - 1, (1 << 31) + 195, (1 << 32) + 195, 195 - (1 << 32), 195.0, "195", True)
+OTHERS = [("major", 4096 + 195), *((field, number) for field in ("major", "minor") for number in OTHER_NUMBERS)]
+
+
+@pytest.mark.parametrize(("field", "number"), OTHERS)
+@pytest.mark.parametrize("where", ["devices", "rules"])
+def test_a_number_that_a_runtime_reads_as_another(field: str, number: object, where: str) -> None:
+    found = spec()
+    entry = {"path": "/dev/x", "type": "c", "allow": True, "access": "rwm", "major": 10, "minor": 200}
+    entries = found["linux"]["devices"] if where == "devices" else found["linux"]["resources"]["devices"]
+    entries.append(entry)
+    assert not unsliced.devices_in_spec(found, MAJORS, {})
+    entry[field] = number
+    with pytest.raises(Refused, match=f"config.json has a {field} of .* and no device has it"):
+        unsliced.devices_in_spec(found, MAJORS, {})
+
+
 GPUS = [Gpu(n, 5 - n, f"GPU-{n}{n}{n}{n}", f"0000:0{n}:00.0", n + 2, 1000, 20, 20) for n in range(3)]
 
 
