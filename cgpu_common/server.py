@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
+import select
 import socket
 import stat
 import struct
@@ -21,6 +23,7 @@ from cgpu_common.python import timeout
 READ_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 128
 _UCRED = struct.Struct("3i")
+SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket
 
 
 @dataclass(slots=True)
@@ -98,6 +101,21 @@ def is_outside_of_containers(pid: int, proc: Path = Path("/proc")) -> bool:
     except OSError:
         return False  # pid 0: outside of the daemon's namespace; else it has ended and waits for no reply
     return cgroup.pid_namespaces(text) == 1
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Has the process that connected ended, so that its pid may be another one's by now? False too where the kernel is
+    older than SO_PEERPIDFD. A process of a container can pass its connection to another one, and end."""
+    try:
+        pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(pidfd)
 
 
 async def _readable(sock: socket.socket) -> None:
@@ -219,11 +237,11 @@ class Server:
         request: Request | None = None
         try:
             pid, uid = peer_of(sock)
-            group = self._cgroup_of(pid)  # before is_outside_of_containers(), which refuses a process that has ended
+            group = self._cgroup_of(pid)  # before the looks that refuse a process that has ended
             if not is_allowed(uid):
                 await self._reply(sock, wire.refusal("only root may send requests to cgpud"))
                 return
-            if not is_outside_of_containers(pid):
+            if not is_outside_of_containers(pid) or has_ended(sock):  # in this order: what was read is the caller's
                 log.get().warning("a request from a container is refused", pid=pid)
                 await self._reply(sock, wire.refusal("cgpud takes no requests from a container"))
                 return

@@ -188,6 +188,43 @@ def test_the_other_end_as_the_kernel_has_it() -> None:
         assert server.peer_of(ours) == (os.getpid(), os.getuid())
 
 
+#: Connects, passes the connection to its parent and ends.
+PASS_ON = """
+import socket, sys
+to = socket.socket(fileno=int(sys.argv[1]))
+made = socket.socket(socket.AF_UNIX)
+made.connect(sys.argv[2])
+socket.send_fds(to, [b"x"], [made.fileno()])
+"""
+
+
+def connection_of_one_that_has_ended(path: Path) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        words = [sys.executable, "-I", "-S", "-c", PASS_ON, str(theirs.fileno()), str(path)]
+        subprocess.run(words, pass_fds=[theirs.fileno()], check=True, timeout=30)
+        _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+    return socket.socket(fileno=fd)
+
+
+async def test_a_caller_whose_pid_is_another_ones_by_now(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of a container connects and ends, and one of the host gets its pid before it is looked at."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        try:
+            os.close(ours.getsockopt(socket.SOL_SOCKET, server.SO_PEERPIDFD))
+        except OSError:
+            assert not server.has_ended(ours)
+            pytest.skip("the kernel is older than SO_PEERPIDFD")
+        assert not server.has_ended(ours)
+    monkeypatch.setattr(server, "is_outside_of_containers", lambda pid: True)  # the one of the host
+    async with node.running():
+        with connection_of_one_that_has_ended(node.socket) as sock:  # the daemon's loop waits meanwhile
+            sock.settimeout(10)
+            reply = await asyncio.to_thread(read_reply, sock)
+    assert reply == {"ok": False, "error": "cgpud takes no requests from a container"}
+
+
 @pytest.mark.parametrize(
     ("status", "outside"),
     [
