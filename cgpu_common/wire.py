@@ -51,8 +51,10 @@ def cookie_of(message: Message) -> int:
 
 
 def sentence(text: str) -> str:
-    """One line, cut at a character to the size that cgpu-runtime accepts."""
-    line = " ".join(text.split()).encode(errors="replace")[:SENTENCE_MAX]
+    """One line, cut at a character to the size that cgpu-runtime accepts. An image's value of a variable may be in it,
+    and a terminal would obey its control characters."""
+    shown = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    line = shown.encode(errors="replace")[:SENTENCE_MAX]
     return line.decode(errors="ignore")
 
 

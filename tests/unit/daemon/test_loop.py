@@ -160,6 +160,7 @@ async def test_a_name_that_is_no_text_gets_an_answer(node: Node, name: bytes) ->
         ("x" + "é" * 3000, "x" + "é" * 999),  # not in the middle of a character
         ("\U0001f600" * 3000, "\U0001f600" * 500),
         ("a\ud800b", "a?b"),
+        ("\x1b]0;x\x07\x9b2J\u202eé…", "?]0;x??2J?é…"),  # a terminal obeys an image's value
     ],
     ids=lambda text: ascii(text[:9]),
 )
