@@ -26,8 +26,15 @@ struct ckm_range {
 	unsigned long user;
 	u32 size;
 	bool answered;		/* the driver wrote into the copy */
+	bool whole;		/* the driver reads it at once, by the size that it knows itself: a class's */
 	void *copy;
 };
+
+/* True if the driver reads @n bytes at @at, where the copy is of another size: its struct is not the table's. */
+static inline bool ckm_range_is_other(const struct ckm_range *r, unsigned long at, u32 n)
+{
+	return r->whole && at == r->user && n != r->size;
+}
 
 /* Bytes. Most structs of the driver fit; RM_VID_HEAP_CONTROL has 184. */
 #define CKM_CALL_INLINE		192

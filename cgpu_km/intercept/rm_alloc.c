@@ -295,6 +295,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		status = ckm_copy_in_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
+		a->rc->call->nested.whole = true;
 	}
 	if (a->cls.kind == CGPU_KIND_CLIENT) {
 		a->obj->core.owner = backing->id;

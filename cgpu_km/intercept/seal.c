@@ -16,6 +16,7 @@
 #include "core/nv_abi.h"
 #include "driver/driver.h"
 #include "driver/redirect.h"
+#include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/dmabuf.h"
 #include "intercept/front_file.h"
@@ -59,9 +60,12 @@ static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *ar
 	return ret;
 }
 
+/* The parameters of a class the driver reads by its own size of them (rmapiParamsCopyInit()), whatever size the call
+ * names. In a release whose struct is longer than the table's, what was checked may not be what the driver takes it for.
+ */
 static u32 redirected_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
-	const struct ckm_call *call = ckm_call_mine();
+	struct ckm_call *call = ckm_call_mine();
 	const struct ckm_range *r = &call->nested;
 	unsigned long at = (unsigned long)from;
 	unsigned long first = max(at, r->user), end = min(at + n, r->user + r->size);
@@ -69,6 +73,11 @@ static u32 redirected_memcpy_from_user(void *to, const void __user *from, u32 n)
 	/* rm_ioctl() runs with the tenant's struct instead of ours. */
 	if (call->must_enter && !call->entered)
 		return NV_ERR_ADDRESS;
+	if (ckm_range_is_other(r, at, n)) {
+		ckm_call_denied(call, "parameters of another size than in the table, class",
+				get32(call->top, NVOS_H_CLASS));
+		return NV_ERR_ADDRESS;
+	}
 	if (!r->size || first >= end)
 		return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
 	/* Bytes outside the snapshot are not validated; read them from user memory. */

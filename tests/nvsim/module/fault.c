@@ -42,6 +42,8 @@ enum nvsim_fault nvsim_fault_hit(u32 cmd, u32 *status)
 		return NVSIM_FAULT_FAILS;
 	case 2:
 		return NVSIM_FAULT_ONES;
+	case 3:
+		return NVSIM_FAULT_LONGER;
 	default:
 		*status = NV_ERR_INSUFFICIENT_RESOURCES;
 		return NVSIM_FAULT_FAILS;

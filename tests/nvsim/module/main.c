@@ -63,7 +63,7 @@ MODULE_PARM_DESC(asleep, "the kernel has the boards in D3hot; their registers ar
 NVSIM_PARAM(trace, int, 0644, "log the RM and uvm calls that fail");
 NVSIM_PARAM(fault_nth, int, 0644, "the nth RM call from now on fails; counts down, 0: none");
 NVSIM_PARAM(fault_times, int, 0644, "and so many in all, from that one on");
-NVSIM_PARAM(fault_kind, int, 0644, "0: out of resources, 1: a timeout, 2: success, and an answer of all ones");
+NVSIM_PARAM(fault_kind, int, 0644, "0: out of resources, 1: a timeout, 2: success, and an answer of all ones, 3: longer parameters");
 NVSIM_PARAM(fault_cmd, uint, 0644, "count only this control or class, or 0x29 (free), 0x34 (dup), 0x57 (map); 0: all");
 NVSIM_PARAM(gone, int, 0644, "the GPU has left the bus: every RM call fails with 0xf");
 NVSIM_PARAM(mixed, int, 0644, "the GPUs but the first name another architecture: no peers of it");

@@ -416,10 +416,12 @@ struct nvgpu *nvsim_gpu_by_id(u32 gpu_id);
 struct nvgpu *nvsim_gpu_by_uuid(const u8 *uuid);
 
 /* fault.c */
-enum nvsim_fault { NVSIM_FAULT_NONE, NVSIM_FAULT_FAILS, NVSIM_FAULT_ONES };
+enum nvsim_fault { NVSIM_FAULT_NONE, NVSIM_FAULT_FAILS, NVSIM_FAULT_ONES, NVSIM_FAULT_LONGER };
 enum nvsim_fault nvsim_fault_hit(u32 cmd, u32 *status);
 
-/* FAILS: the call is not made, its status is set. ONES: it succeeds, and its answer is all ones. */
+/* FAILS: the call is not made, its status is set. ONES: it succeeds, and its answer is all ones. LONGER: an allocation
+ * reads eight bytes more of parameters, as a release whose struct has grown.
+ */
 static inline enum nvsim_fault nvsim_fault(u32 cmd, u32 *status)
 {
 	return unlikely(nvsim.fault_nth | nvsim.gone) ? nvsim_fault_hit(cmd, status) : NVSIM_FAULT_NONE;

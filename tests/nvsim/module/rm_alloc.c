@@ -461,7 +461,7 @@ NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u
 	return st;
 }
 
-static void op_alloc(const struct nvsec *sec, struct nvos64 *p);
+static void op_alloc(const struct nvsec *sec, struct nvos64 *p, u32 longer);
 
 void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 {
@@ -469,12 +469,13 @@ void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 
 	if (fault == NVSIM_FAULT_FAILS)
 		return;
-	op_alloc(sec, p);
+	op_alloc(sec, p, fault == NVSIM_FAULT_LONGER ? 8 : 0);
 	if (fault == NVSIM_FAULT_ONES)
 		p->hNew = 0xffffffff;
 }
 
-static void op_alloc(const struct nvsec *sec, struct nvos64 *p)
+/* As in NVIDIA's driver the size of parameters is the class's: the one in the call counts for nothing. */
+static void op_alloc(const struct nvsec *sec, struct nvos64 *p, u32 longer)
 {
 	u8 *params;
 	struct nvclass k;
@@ -491,12 +492,10 @@ static void op_alloc(const struct nvsec *sec, struct nvos64 *p)
 				    p->paramsSize);
 		return;
 	}
-	p->status = NV_ERR_INVALID_ARGUMENT;
-	if (k.size && p->paramsSize && p->paramsSize != k.size) {
+	if (k.size && p->paramsSize && p->paramsSize != k.size)
 		pr_info_ratelimited("nvsim: class %#x has %u bytes of parameters here, %u are given\n",
 				    p->hClass, k.size, p->paramsSize);
-		return;
-	}
+	p->status = NV_ERR_INVALID_ARGUMENT;
 	if (!p->pAllocParms && !k.optional)
 		return;
 	params = kzalloc(PARAMS_MAX, GFP_KERNEL);
@@ -506,7 +505,7 @@ static void op_alloc(const struct nvsec *sec, struct nvos64 *p)
 	}
 	p->status = NV_OK;
 	if (k.size && p->pAllocParms)
-		p->status = nvsim_param_in(sec, params, p->pAllocParms, k.size);
+		p->status = nvsim_param_in(sec, params, p->pAllocParms, k.size + longer);
 	if (p->status == NV_OK) {
 		down_write(&nvsim_api_lock);
 		p->status = alloc_obj(sec, p, &k, params);

@@ -6,6 +6,7 @@ nvsim makes them (`fault_nth` and its companions, `gone`: docs/develop/nvsim.md)
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ ARCH_INFO, COPY_CAPS = 0x20801701, 0x20802A0A  # MC_GET_ARCH_INFO, CE_GET_ALL_CA
 LOST = 0x0F
 RESOURCES = 0x1A
 KINDS = {"resources": 0, "timeout": 1, "ones": 2}
+LONGER = {"longer": 3}  # allocations only
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 NAMES = (f"{n:012x}" + "fa" * 26 for n in itertools.count(0xFA0000000000))
 
@@ -44,7 +46,7 @@ def faults(personality) -> Callable[..., None]:
 
     def set_fault(nth: int, kind: str = "resources", cmd: int = 0, times: int = 1) -> None:
         personality(fault_nth=0)
-        personality(fault_kind=KINDS[kind], fault_cmd=cmd, fault_times=times)
+        personality(fault_kind=(KINDS | LONGER)[kind], fault_cmd=cmd, fault_times=times)
         personality(fault_nth=nth)
 
     return set_fault
@@ -120,6 +122,23 @@ def test_a_client_that_the_driver_refuses_to_free_at_a_containers_end(faults, ke
     mapping.close()
     rm.close()
     until(lambda: not box.there(), 10)
+
+
+@pytest.mark.parametrize("cls", [nv.CLASS_VIDMEM, nv.CLASS_VASPACE])
+def test_parameters_that_are_longer_than_the_tables(faults, kernel_log, cls: int):
+    """A release whose struct has grown: what was checked may not be what the driver takes it for. Nothing is made."""
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        params: dict[int, ctypes.Structure] = {
+            nv.CLASS_VIDMEM: nv.MemoryParams(owner=rm.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED),
+            nv.CLASS_VASPACE: nv.VaspaceParams(flags=nv.VASPACE_FLAGS),
+        }
+        used, refused = box.used, box.stat("refused_calls")
+        faults(1, "longer", cmd=cls)
+        assert rm.alloc(cls, gpu.device, nv.in_branch(cls, params[cls], rm.branch))[0] == nv.NV_ERR_INVALID_ADDRESS
+        assert not left() and f"parameters of another size than in the table, class {cls:#x}" in kernel_log.news()
+        assert (box.used, box.stat("refused_calls")) == (used, refused + 1)
+        assert rm.alloc(cls, gpu.device, nv.in_branch(cls, params[cls], rm.branch))[0] == 0
 
 
 @pytest.mark.parametrize("handle", [0, 0xABCD])
