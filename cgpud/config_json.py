@@ -8,6 +8,7 @@ from typing import Any
 from cgpu_common.errors import Refused
 
 Spec = dict[str, Any]
+DEVICE_PROPERTY = "org.systemd.property.Device"  # DeviceAllow, DevicePolicy
 MAJOR_MAX, MINOR_MAX = 0xFFF, 0xFFFFF  # of dev_t
 
 
@@ -75,3 +76,11 @@ def stages(spec: Spec) -> dict[str, list[dict[str, Any]]]:
     """The hooks by stage."""
     hooks = json_object(spec.get("hooks"), "hooks")
     return {stage: json_objects(entries, f"hooks.{stage}") for stage, entries in hooks.items()}
+
+
+def check_properties(spec: Spec) -> None:
+    """Refuse what sets the device rules of the container's systemd unit: with the systemd driver runc and crun hand the
+    property on, and under cgroup v1 systemd puts its rules in place of the runtime's at its next reload."""
+    for name in json_object(spec.get("annotations"), "annotations"):
+        if name.startswith(DEVICE_PROPERTY):
+            raise Refused(f"the annotation {name[:64]} changes the device rules of the container; remove it")

@@ -19,7 +19,7 @@ from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRe
 from cgpu_common.kernel_abi import ID_MAX, Event
 from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpu_common.server import Request
-from cgpud import admit, bundle, granted, hostmem, oci, reconcile, report, slices, state, whole  # fmt: skip
+from cgpud import admit, bundle, granted, hostmem, numbers, oci, reconcile, report, slices, state, whole  # fmt: skip
 from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant, Grants
@@ -208,7 +208,7 @@ class Daemon:
         if grant is not None and grant.whole:
             return await self._give_whole(request, grant, spec, options)
         devices = self.deps.facts.devices()
-        majors = oci.majors_of(devices)
+        majors = numbers.majors_of(devices)
         wanted = granted.request(grant, config, spec, majors, variables)
         if isinstance(wanted, NotSliced):
             if grant is not None:
@@ -222,7 +222,7 @@ class Daemon:
         if grant is None:
             admit.check_granted(self.config.container)
 
-        closed = oci.closed_numbers(devices)
+        closed = numbers.closed_numbers(devices)
         facts = self.deps.facts
         there, is_own, resolve = facts.mps_directories(), facts.is_own_namespace, facts.host_paths(directory)
         oci.check_isolation(spec, options, there, is_own, resolve, facts.cgroup_kind())

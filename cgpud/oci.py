@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container
-from cgpud import hooks
+from cgpud import config_json, hooks
 from cgpud.config_json import Spec, json_list, json_object, json_objects, mounts, nodes, number, process_env, rules
 from cgpud.env import DISABLE, NVIDIA, PREFIX, PROMISE, shorten
 
@@ -31,25 +31,13 @@ PROC_TREE = "/proc/cgpu_km"
 # NVIDIA's files there ask for no capability: registry takes 2 MiB of the host's memory for each open file and sets keys
 # of every card, suspend stops all cards. Engines do not close the tree: of /proc they have bus, fs, irq and sys.
 DRIVER_TREE = "/proc/driver"
+_SERVICE = re.compile(r"(/var)?/run/nvidia-(persistenced|fabricmanager)(/|\Z)")
 NODES = "/dev/cgpu"  # mount point of the module's file system; cgpu-runtime mounts it
 # rprivate: later mounts of the host do not propagate into the container.
 NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
 
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 
-# Names in /proc/devices whose majors give access to a GPU outside of the slice.
-REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
-OWN_DRIVER = "cgpu"
-# The minors of each that exist: NV_MAX_DEVICES is 32, modeset and nvidiactl are above; uvm has two; DRM has cards and
-# render nodes. A rule for all minors of a major shows in any of them.
-MINORS: dict[str, tuple[tuple[int, int], ...]] = {
-    "nvidia": ((0, 31), (254, 255)),
-    "nvidia-frontend": ((0, 31), (254, 255)),
-    "nvidia-uvm": ((0, 1),),
-    "drm": ((0, 15), (128, 143)),
-}
-OTHER_MINORS = ((0, 15),)  # nvidia-caps, nvidia-nvswitch, nvidia-modeset and what is to come
-CLOSED_MAX = 500  # bytes; struct grant of cgpu-runtime
 CAPABILITY_NUMBERS = {12: "CAP_NET_ADMIN", 16: "CAP_SYS_MODULE", 17: "CAP_SYS_RAWIO", 19: "CAP_SYS_PTRACE"}
 CAPABILITY_NUMBERS |= {2: "CAP_DAC_READ_SEARCH", 21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
 DIGITS_MAX = 20  # of more, strtoul() reads its greatest value
@@ -86,51 +74,6 @@ def options(requester: str, runtime_path: str, allow_privileged: bool, legacy_ho
     return Options(runtime_path or runtime, allow_privileged, legacy_hook_config or None)
 
 
-def _drivers(proc_devices: str) -> Iterator[tuple[str, int]]:
-    """(name, major) of the drivers of /proc/devices, character section, that lead to a GPU.
-
-    Refused without that section: a spec's nodes of the real drivers would stay in it.
-    """
-    heading, _, characters = proc_devices.split("Block devices:")[0].partition("Character devices:")
-    if heading.strip() or not characters.strip():
-        raise Refused("/proc/devices cannot be read: the numbers of GPU drivers are not known")
-    for line in characters.splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0].isdecimal() and words[1].startswith(REAL_DRIVERS):
-            yield words[1], int(words[0])
-
-
-def majors_of(proc_devices: str) -> frozenset[int]:
-    return frozenset(major for _, major in _drivers(proc_devices))
-
-
-def closed_numbers(proc_devices: str, given: Collection[tuple[int, int]] = ()) -> str:
-    """The numbers that must be closed to a container, MAJOR:FIRST-LAST,…, for cgpu-runtime's hooks: those of all GPUs,
-    without what is `given` to it."""
-    found = [
-        f"{major}:{first}-{last}"
-        for name, major in sorted(_drivers(proc_devices), key=lambda driver: driver[1])
-        if not name.startswith(OWN_DRIVER)
-        for start, stop in MINORS.get(name, OTHER_MINORS)
-        for first, last in _without(start, stop, {minor for driver, minor in given if driver == major})
-    ]
-    text = ",".join(found)
-    if len(text) > CLOSED_MAX:
-        raise Refused("/proc/devices lists more GPU drivers than a container can be checked against")
-    return text
-
-
-def _without(first: int, last: int, given: Collection[int]) -> Iterator[tuple[int, int]]:
-    """The parts of a range that remain without these numbers."""
-    for one in sorted(given):
-        if first <= one <= last:
-            if first < one:
-                yield first, one - 1
-            first = one + 1
-    if first <= last:
-        yield first, last
-
-
 def clean(path: Any) -> str:
     """A path as the runtime resolves it: relative to the root. normpath() alone would keep a leading //."""
     return posixpath.normpath("/" + str(path).lstrip("/"))
@@ -139,6 +82,12 @@ def clean(path: Any) -> str:
 def _is_below(path: str, directory: str) -> bool:
     """Below the directory or the directory itself; both normalised by clean()."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def is_service_path(path: Any) -> bool:
+    """A socket of the driver's services, which NVIDIA's toolkit mounts beside its libraries? They take root of a
+    container for root: nvidia-persistenced then changes any card of the host. No computation needs them."""
+    return isinstance(path, str) and _SERVICE.match(clean(path)) is not None
 
 
 def is_gpu_path(path: Any) -> bool:
@@ -243,6 +192,7 @@ def check_isolation(
             f"the container has {undoing[0]}, with which it could undo its device limits; "
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
+    config_json.check_properties(spec)
     own = own_namespaces(spec, is_own)
     _check_trees(spec, binds, cgroups, stays=cgroups == "nsdelegate" and "cgroup" in own)
     # The module accepts commands from the initial pid and network namespaces only; this container is in both.
@@ -399,6 +349,7 @@ def keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
 
 
 def keep_mount(mount: Mapping[str, Any]) -> bool:
+    """None that brings a GPU?"""
     return not (is_gpu_path(mount.get("destination")) or (_is_bind(mount) and is_gpu_path(mount.get("source"))))
 
 
@@ -420,7 +371,7 @@ def _without_gpus(spec: Spec, majors: frozenset[int]) -> Spec:
     resources = linux["resources"] = dict(json_object(linux.get("resources"), "linux.resources"))
     linux["devices"] = [node for node in nodes(out) if keep_node(node, majors)]
     resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, majors)]
-    out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
+    out["mounts"] = [one for one in mounts(out) if keep_mount(one) and not is_service_path(one.get("destination"))]
     return out
 
 

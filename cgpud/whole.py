@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
 from cgpu_common.model import Devices, Gpu, NotSliced
-from cgpud import bundle, hooks, oci, unsliced
+from cgpud import bundle, config_json, hooks, numbers, oci, unsliced
 from cgpud.admit import choose, why_unshared
 from cgpud.config_json import Spec
 from cgpud.grants import Grant
@@ -37,6 +37,7 @@ async def check(
         return ""
     if config.allow_privileged and oci.allows_all_devices(spec):
         return ""
+    config_json.check_properties(spec)
     found = unsliced.devices_in_spec(spec, majors, variables)
     gpus = await inventory.snapshot()
     drm = facts.drm() if found.drm else {}
@@ -96,6 +97,6 @@ def with_nodes(facts: Facts, gpu: Gpu, spec: Spec, options: oci.Options) -> tupl
         nodes = facts.real_nodes(gpu.nv_minor)
     except OSError as error:
         raise Refused(f"/dev/nvidia{gpu.nv_minor} cannot be read: {error.strerror or error}") from error
-    edited = oci.edit_whole(spec, oci.majors_of(devices), nodes, options.legacy_hook_config)
+    edited = oci.edit_whole(spec, numbers.majors_of(devices), nodes, options.legacy_hook_config)
     given = [(major, minor) for _, major, minor in nodes]
-    return edited, "" if oci.allows_all_devices(spec) else oci.closed_numbers(devices, given)
+    return edited, "" if oci.allows_all_devices(spec) else numbers.closed_numbers(devices, given)

@@ -73,7 +73,7 @@ async def test_a_mount_behind_a_link_is_refused(node: Node) -> None:
 async def test_prepare_edits_and_creates(node: Node) -> None:
     async with node.running():
         reply = await node.prepare(ID)
-        closed = "195:0-31,195:254-255,226:0-15,226:128-143,511:0-1"
+        closed = "195:0-31,195:254-255,226:0-63,226:128-191,511:0-1"
         assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "closed": closed}
         (container,) = node.link.containers.values()
         assert container.slots[0].limit == 6043 * MIB

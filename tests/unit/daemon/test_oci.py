@@ -20,7 +20,7 @@ from cgpu_common import cgroup
 from cgpu_common.cgroup import Mount
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container, Slot
-from cgpud import bundle, hooks, host_paths, oci
+from cgpud import bundle, hooks, host_paths, numbers, oci
 from cgpud.config_json import Spec
 from cgpud.places import Places
 from cgpud.watch import Facts
@@ -361,11 +361,11 @@ def test_a_container_without_a_slice_is_checked_alike() -> None:
 def test_the_numbers_that_are_closed() -> None:
     devices = "\n195 nvidia\n509 cgpu\n511 nvidia-uvm\n226 drm\n236 nvidia-caps\n\nBlock devices:\n"
     assert (
-        oci.closed_numbers(f"Character devices:\n  1 mem{devices}")
-        == "195:0-31,195:254-255,226:0-15,226:128-143,236:0-15,511:0-1"
+        numbers.closed_numbers(f"Character devices:\n  1 mem{devices}")
+        == "195:0-31,195:254-255,226:0-63,226:128-191,236:0-15,511:0-1"
     )
     with pytest.raises(Refused, match="more GPU drivers"):
-        oci.closed_numbers("Character devices:\n" + "".join(f"{n} nvidia-x{n}\n" for n in range(200, 300)))
+        numbers.closed_numbers("Character devices:\n" + "".join(f"{n} nvidia-x{n}\n" for n in range(200, 300)))
 
 
 OURS = "-config=/ours"
@@ -581,6 +581,33 @@ def test_a_writable_file_system_of_the_kernel(mount: dict[str, str]) -> None:
         oci.check_isolation(spec, OPTIONS)
 
 
+SERVICES = [
+    *(f"{run}/nvidia-{name}/socket" for run in ("/run", "/var/run") for name in ("persistenced", "fabricmanager")),
+    "/run//nvidia-persistenced",
+]
+
+
+@pytest.mark.parametrize("path", SERVICES)
+def test_the_sockets_of_the_drivers_services(path: str) -> None:
+    """NVIDIA's toolkit mounts them; nvidia-persistenced takes root of a container for root of the host."""
+    spec = docker()
+    kept = {"source": "/run/nvidia-persistenced2", "destination": "/run/nvidia-persistenced2", "type": "bind"}
+    spec["mounts"] += [{"source": path, "destination": path, "type": "none", "options": ["rbind"]}, kept]
+    for edited in (edit(spec), oci.edit_whole(spec, MAJORS, (), None)):
+        assert not [mount for mount in edited["mounts"] if mount["destination"] == path]
+        assert kept in edited["mounts"]
+
+
+@pytest.mark.parametrize("name", ["DeviceAllow", "DevicePolicy"])
+def test_a_property_of_the_unit(name: str) -> None:
+    """runc and crun hand it on to systemd, whose device rules take the place of the runtime's under cgroup v1."""
+    spec = docker()
+    spec["annotations"] = {"org.systemd.property.TimeoutStopUSec": "uint64 1", "x": "y"}
+    edit(spec)
+    spec["annotations"][f"org.systemd.property.{name}"] = "'auto'"
+    assert refusal(spec).startswith(f"the annotation org.systemd.property.{name} changes the device rules")
+
+
 PIPES = oci.MPS_DIRECTORIES[0]
 
 
@@ -739,14 +766,14 @@ Block devices:
 259 blkext
 195 nvidia-not-a-block-device
 """
-    assert oci.majors_of(text) == {195, 226, 234, 235, 509}
+    assert numbers.majors_of(text) == {195, 226, 234, 235, 509}
 
 
 @pytest.mark.parametrize("text", ["", "\n", "Block devices:\n259 blkext\n", "Character devices:\n", "195 nvidia\n"])
 def test_without_the_numbers_of_the_drivers_no_spec_is_edited(text: str) -> None:
     """A node of the real driver under another name is known by its number only: it would stay in the container."""
     with pytest.raises(Refused, match="/proc/devices cannot be read"):
-        oci.majors_of(text)
+        numbers.majors_of(text)
 
 
 JSON = st.recursive(

@@ -435,7 +435,7 @@ async def test_what_must_be_closed_to_a_whole_gpu(
             spec["linux"]["resources"] = {"devices": [{"allow": True, "access": level}]}
             path.write_text(json.dumps(spec))
         reply = await node.ask(op="prepare", id=ID, bundle=directory)
-        closed = "" if level else "195:0-0,195:2-31,195:254-254,226:0-15,226:128-143,511:1-1"
+        closed = "" if level else "195:0-0,195:2-31,195:254-254,226:0-63,226:128-191,511:1-1"
         assert reply.get("closed", "") == closed
 
 

@@ -267,6 +267,17 @@ async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> No
         assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
 
 
+async def test_a_property_of_the_unit_beside_no_slice(node: Node) -> None:
+    path = plain(node, (), hooks=False) / "config.json"
+    spec = {**json.loads(path.read_text()), "annotations": {"org.systemd.property.DevicePolicy": "'auto'"}}
+    path.write_text(json.dumps(spec))
+    async with node.running() as daemon:
+        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["action"] == "pass"
+        await daemon.reload(parse('[gpu]\nunsliced = "refuse"'))
+        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        assert "org.systemd.property.DevicePolicy changes the device rules" in reply["error"]
+
+
 async def test_sliced_whole_and_mig_side_by_side(node: Node, tmp_path: Path) -> None:
     """GPU 0 in slices only, GPU 1 whole, GPU 2 in instances of MIG; CDI gives DRM's nodes beside them."""
     node.facts.drm_class = tmp_path / "drm"
