@@ -14,9 +14,10 @@ from typing import Any
 from cgpu_common import log as logging
 from cgpu_common.files import write_file
 from cgpu_common.proc import MODULE, core_module
+from cgpu_kube.installer import before
 from cgpu_kube.installer import host as facts
-from cgpu_kube.installer.host import BUILD, DUE, MODULES, PAYLOAD, Programs, StepFailed
-from cgpu_kube.installer.plan import CONTAINERD, PREFIX, Host, Image, Plan, Refused, Step, install, remove
+from cgpu_kube.installer.host import BROKEN, BUILD, DUE, MODULES, PAYLOAD, Programs, StepFailed
+from cgpu_kube.installer.plan import CONTAINERD, PREFIX, Host, Image, Plan, Refused, Step, install, put_back, remove
 
 #: On the host, while the script runs there.
 PLACE = "var/lib/cgpu-install"
@@ -90,7 +91,8 @@ class Acting:
             Step.COPY_MODULES: lambda: self._copy_modules(found),
             Step.BUILD_MODULES: lambda: self._build_modules(found),
             Step.LOAD: self._load,
-            Step.DAEMON: self._daemon,
+            Step.DAEMON: lambda: self._daemon(found),
+            Step.PUT_BACK: lambda: self._put_back(found),
             Step.REPLACE_MODULE: self._replace_module,
             Step.ENGINE: lambda: self._engine(engine, found),
             Step.CORDON: self._cordon,
@@ -138,10 +140,34 @@ class Acting:
             shutil.rmtree(place, ignore_errors=True)
 
     def _put(self, found: Host) -> None:
+        """What has served is kept until the new daemon has started, across rounds that break off."""
+        if found.serves:
+            before.keep(self._root, facts.copied_to(self._root, found.kernel), "".join(self._of_dkms(found)[:1]))
         self._forget_dkms(found)
         (self._root / BUILD).unlink(missing_ok=True)  # until all files are there
         self._script("put", f"/{PLACE}/stage", whole=True)
         self._note_build(self._root / BUILD)
+
+    def _put_back(self, found: Host) -> None:
+        """To the version that has served until the update. Raises Refused when it serves again."""
+        root = self._root
+        self._forget_dkms(found)
+        (root / BUILD).unlink(missing_ok=True)
+        self._script("put", f"/{before.STAGE}", whole=False)
+        before.restore_list(root)
+        if before.restore_modules(root, facts.copied_to(root, found.kernel)):
+            self._must("depmod", found.kernel)
+        else:
+            self._drop_copies(found.kernel)
+        if version := before.dkms(root):
+            self._build_by_dkms(version, found.kernel)
+        os.sync()
+        write_file(root / BUILD, before.build(root), 0o644)
+        self._must("systemctl", "daemon-reload")
+        self._must("systemctl", "restart", UNIT)
+        before.drop(root)
+        self._note(())
+        raise put_back((root / BROKEN).read_text().partition("\n")[2].strip())
 
     def _note_build(self, path: Path) -> None:
         """Says that the files of this build are there. They are on the disk before: a power loss could else leave empty
@@ -151,10 +177,13 @@ class Acting:
 
     # ---- modules ----
 
+    def _of_dkms(self, found: Host) -> list[str]:
+        """Versions."""
+        return list(dict.fromkeys(_DKMS.findall(self._run("dkms", "status").out))) if found.has_dkms else []
+
     def _forget_dkms(self, found: Host) -> None:
         """DKMS needs the sources of what it removes."""
-        versions = _DKMS.findall(self._run("dkms", "status").out) if found.has_dkms else []
-        for version in dict.fromkeys(versions):
+        for version in self._of_dkms(found):
             self._must("dkms", "remove", f"cgpu/{version}", "--all")
 
     def _drop_copies(self, running: str) -> None:
@@ -181,9 +210,11 @@ class Acting:
     def _build_modules(self, found: Host) -> None:
         self._drop_copies(found.kernel)
         self._forget_dkms(found)
-        name = f"cgpu/{self._image.version}"
-        self._must("dkms", "add", name)
-        self._must("dkms", "install", name, "-k", found.kernel)
+        self._build_by_dkms(self._image.version, found.kernel)
+
+    def _build_by_dkms(self, version: str, kernel: str) -> None:
+        self._must("dkms", "add", f"cgpu/{version}")
+        self._must("dkms", "install", f"cgpu/{version}", "-k", kernel)
 
     def _load(self) -> None:
         done = self._run("modprobe", MODULE)
@@ -208,10 +239,19 @@ class Acting:
         finally:
             self._unmark()
 
-    def _daemon(self) -> None:
+    def _daemon(self, found: Host) -> None:
         self._must("systemctl", "daemon-reload")
         self._must("systemctl", "enable", UNIT, KEEPER)
-        self._must("systemctl", "restart", UNIT)
+        try:
+            self._must("systemctl", "restart", UNIT)  # fails where the daemon does not report that it serves
+        except StepFailed as error:
+            if not (self._root / facts.BEFORE).is_dir():
+                raise
+            write_file(self._root / BROKEN, f"{self._image.build}\n{error}\n", 0o644)
+            self._log.error("the update does not start: the files of before are put back", reason=str(error))
+            self._put_back(found)
+        before.drop(self._root)
+        (self._root / BROKEN).unlink(missing_ok=True)
         self._must("systemctl", "start", KEEPER)  # not anew: the kubelet would have no devices meanwhile
 
     def _set_up(self, engine: str, *words: str) -> dict[str, Any]:

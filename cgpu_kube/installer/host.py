@@ -20,6 +20,8 @@ from cgpu_kube.node.turn import Turn
 LIST = "usr/local/lib/cgpu/MANIFEST"
 BUILD = "usr/local/lib/cgpu/BUILD"  # written after the files: of an installation that broke off there is none
 DUE = "var/lib/cgpu/install-due"  # a step a line; there while a round is at work, and after one that broke off
+BEFORE = "var/lib/cgpu/before"  # the files that served until an update, until the new daemon has started
+BROKEN = "var/lib/cgpu/install-failed"  # the build whose daemon did not start, and why
 AGENT_LOCK = "var/lib/cgpu/kube/agent.lock"
 PLACES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 PATH = ":".join(f"/{place}" for place in PLACES)
@@ -183,6 +185,8 @@ def read(root: Path, run: Callable[..., Done]) -> Host:
         operator=_text(root / toolkit.OPERATOR),
         has_agent=_has_agent(root),
         due=frozenset((_text(root / DUE) or "").splitlines()),
+        broken=_text(root / BROKEN) or "",
+        has_before=(root / BEFORE).is_dir(),
     )
 
 

@@ -34,6 +34,7 @@ class Step(StrEnum):
     DAEMON = "daemon"  # enabled, and started or restarted
     REPLACE_MODULE = "replace module"
     ENGINE = "engine"
+    PUT_BACK = "put back"  # the files of before an update whose daemon does not start
     # Of a removal.
     CORDON = "cordon"
     UNLOAD = "unload"
@@ -42,7 +43,7 @@ class Step(StrEnum):
 
 
 class Refused(KubeError):
-    """Nothing was changed. @reason: one word, of the node's condition."""
+    """Nothing was changed, or it is as it was. @reason: one word, of the node's condition."""
 
     def __init__(self, reason: str, sentence: str, hint: str) -> None:
         super().__init__(f"{sentence}: {hint}")
@@ -83,6 +84,15 @@ class Host:
     operator: str | None = None  # the configuration of the GPU Operator's toolkit
     has_agent: bool = False  # that serves
     due: frozenset[str] = frozenset()  # Steps of an earlier round that failed or was killed
+    broken: str = ""  # the build whose daemon did not start; from the second line on why
+    has_before: bool = False  # the files of before it are kept
+
+    @property
+    def serves(self) -> bool:
+        """What is there has started, so that an update can be taken back to it. Where the files are due, too, they were
+        not put, and the daemon that is due is not theirs."""
+        is_due = Step.DAEMON in self.due and Step.PUT not in self.due
+        return self.build is not None and self.is_active and not is_due
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,15 @@ def _must_load(host: Host, image: Image) -> bool:
     return host.loaded == image.version and is_due
 
 
+def put_back(why: str) -> Refused:
+    """@why: the new daemon did not start."""
+    hint = (
+        "journalctl -u cgpud has its words. The next image is tried as it comes, this one when "
+        "/var/lib/cgpu/install-failed is removed on the node"
+    )
+    return Refused("PutBack", f"the files of before are back, and serve, since the update does not ({why})", hint)
+
+
 def install(host: Host, image: Image, by_hand: bool = False) -> Plan:
     """The steps to the image's version; none: it is there. Raises Refused. What the facts do not show, a daemon of
     these files and an engine that has read its own, is due until a round has done it. @by_hand: the engine is set up
@@ -153,6 +172,11 @@ def install(host: Host, image: Image, by_hand: bool = False) -> Plan:
     if host.owner is not None:
         why = f"cgpu is on the host already, by {host.owner}"
         raise Refused("OtherInstallation", why, "remove that first, or leave this node to it")
+    broken, _, why = host.broken.partition("\n")
+    if broken == image.build and host.build != image.build:
+        if host.has_before:
+            return Plan((Step.PUT_BACK,))
+        raise put_back(why)
     is_new = host.build != image.build
     steps = [Step.PUT] if is_new else []
     steps += _modules(host, image, is_new)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from fake_api import FakeApi
 
 from cgpu_kube import annotations as keys
 from cgpu_kube import api, pods
-from cgpu_kube.installer import act, command, host
+from cgpu_kube.installer import act, before, command, host
 from cgpu_kube.installer.act import Acting
 from cgpu_kube.installer.host import Done, StepFailed
 from cgpu_kube.installer.plan import CONDITION, Host, Image, Plan, Refused, Step, install, remove
@@ -434,7 +436,7 @@ class Node(Fake):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.dies, self.count, self.fails = -1, 0, tuple[str, ...]()
-        self.build = self.files = self.running = self.file = self.read = ""
+        self.build = self.files = self.running = self.file = self.read = self.bad = ""
         self.mark = root / act.MARK
 
     def run(self, *words: str, **environment: str) -> Done:
@@ -451,7 +453,8 @@ class Node(Fake):
             return Done(1, "", f"{words[0]} fails")
         module = self.root / "proc/cgpu_km"
         if words[0] == "bash" and words[2] == "put":
-            self.files = self.build
+            is_back = words[3] == f"/{before.STAGE}"
+            self.files = before.build(self.root).strip() if is_back else self.build
             return super().run(*words, **environment)
         if words[0] == "bash":
             shutil.rmtree(self.root / "usr/local/lib/cgpu")
@@ -471,7 +474,8 @@ class Node(Fake):
             shutil.rmtree(module)
             shutil.rmtree((self.root / LOADED).parent)
         elif line == "systemctl restart cgpud.service":
-            self.running = self.files
+            self.running = "" if self.files == self.bad else self.files
+            return Done(0, "", "") if self.running else Done(1, "", "cgpud.service: control process exited")
         elif line == "systemctl stop cgpud.service":
             self.running = ""
         elif "is-active" in words:
@@ -542,6 +546,135 @@ def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: P
             if node.dies != -1:
                 break  # it has fewer programs
         assert dies > 15
+
+
+BAD, GOOD = "x  bad\n", "x  good\n"
+
+
+def test_an_update_whose_daemon_does_not_start_is_put_back(root: Path, payload: Path, tmp_path: Path) -> None:
+    """Killed at any program: the old daemon serves in the end, and the node is left alone until another image comes."""
+    modules = some_modules(tmp_path)
+    node = Node(root)
+    assert rounds(node, payload, modules).reason == "Installed"
+    good, installed = node.running, tmp_path / "installed"
+    old = root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko"
+    shutil.copytree(root, installed, symlinks=True)
+    for dies in range(200):
+        node = Node(fresh(root, installed))
+        (payload / "SHA256SUMS").write_text(BAD)
+        (modules / KERNEL / "cgpu_km.ko").write_text("new")
+        node.build = node.bad = host.image(payload, modules).build
+        node.files = node.running = good
+        node.file = node.read = "ours"
+        node.dies, was_killed, state = dies, False, None
+        for _ in range(4):
+            node.count = 0
+            try:
+                state = command.attempt(acting(node, payload, modules), removing=False)
+            except Killed:
+                node.dies, was_killed = -1, True
+                continue
+            if state.reason == "PutBack":
+                break
+        assert state is not None and (state.holds, state.reason) == (False, "PutBack"), (dies, state)
+        assert (
+            "the files of before are back, and serve, since the update does not (systemctl restart cgpud.service: "
+            in (state.message)
+        )
+        assert (node.running, node.files, (root / host.BUILD).read_text()) == (good, good, f"{good}\n"), dies
+        assert old.read_text() == "cgpu_km.ko" and (old.parent / "BUILD").read_text() == f"{good}\n"
+        assert not (root / host.BEFORE).exists() and not (root / host.DUE).exists()
+        node.calls.clear()
+        node.dies = -1
+        again = command.attempt(acting(node, payload, modules), removing=False)
+        assert again == state and not [call for call in node.calls if call.startswith(("bash", "systemctl restart"))]
+        (payload / "SHA256SUMS").write_text(GOOD)
+        assert rounds(node, payload, modules).reason == "Installed"
+        assert node.running == node.build and old.read_text() == "new"
+        assert not (root / host.BROKEN).exists() and not (root / host.BEFORE).exists()
+        (modules / KERNEL / "cgpu_km.ko").write_text("cgpu_km.ko")
+        if not was_killed:
+            break
+    assert dies > 20
+
+
+def test_a_daemon_that_has_never_served_is_not_put_back(root: Path, payload: Path, tmp_path: Path) -> None:
+    """A first installation, or an update of one that did not serve: the next round goes on."""
+    modules, node = some_modules(tmp_path), Node(root)
+    node.build = node.bad = host.image(payload, modules).build
+    for text in ("x  y\n", BAD):
+        (payload / "SHA256SUMS").write_text(text)
+        node.build = node.bad = host.image(payload, modules).build
+        assert command.attempt(acting(node, payload, modules), removing=False).reason == "StepFailed"
+        assert not (root / host.BEFORE).exists()
+    node.bad = ""
+    assert rounds(node, payload, modules).reason == "Installed"
+
+
+class Scripts(Fake):
+    """A host on which scripts/install runs."""
+
+    def run(self, *words: str, **environment: str) -> Done:
+        if words[0] != "bash":
+            return super().run(*words, **environment)
+        line = ["bash", *(str(self.root / word[1:]) if word.startswith("/") else word for word in words[1:])]
+        done = subprocess.run(line, env={**os.environ, **environment, "DESTDIR": str(self.root)}, capture_output=True)
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def texts_of(root: Path) -> dict[str, str]:
+    return {
+        str(one.relative_to(root)): str(one.readlink()) if one.is_symlink() else one.read_text()
+        for one in root.rglob("*")
+        if not one.is_dir() and not one.is_relative_to(root / "usr/bin")
+    }
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_the_files_of_before_come_back(
+    root: Path, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_edited: bool
+) -> None:
+    """With the real script: contents, links and list, and a configuration that was edited stays as it is."""
+    fake, modules, stage = Scripts(root), some_modules(tmp_path), payload / "stage"
+
+    def lay(version: str) -> None:
+        shutil.rmtree(stage)
+        for name, text in (
+            ("usr/local/bin/cgpud", version),
+            (f"usr/local/lib/cgpu/only_{version}.py", version),
+            (f"usr/src/cgpu-{version}/dkms.conf", version),
+            ("etc/cgpu/cgpu.toml", f"# of {version}"),
+        ):
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).write_text(text)
+        (stage / "usr/local/bin/link").symlink_to(version)
+        (payload / "SHA256SUMS").write_text(version)
+
+    lay("0.1.0")
+    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    if is_edited:
+        (root / "etc/cgpu/cgpu.toml").write_text("# by an administrator")
+    fake.answers = {"systemctl is-active": Done(0, "", "")}
+    there = texts_of(root)
+    lay("0.2.0")
+    kept = fake.run
+
+    def run(*words: str, **environment: str) -> Done:
+        if words == ("systemctl", "restart", "cgpud.service") and "only_0.2.0" in str(texts_of(root).keys()):
+            return Done(1, "", "it does not start")
+        return kept(*words, **environment)
+
+    monkeypatch.setattr(fake, "run", run)
+    state = command.attempt(acting(fake, payload, modules), removing=False)
+    assert state.reason == "PutBack", state
+    found = texts_of(root)
+    assert found.pop(host.BROKEN).startswith(host.image(payload, modules).build)
+    assert found == there
+    monkeypatch.setattr(fake, "run", kept)
+    lay("0.3.0")
+    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    wanted = "# by an administrator" if is_edited else "# of 0.3.0"
+    assert (root / "etc/cgpu/cgpu.toml").read_text() == wanted
 
 
 @pytest.mark.parametrize(
