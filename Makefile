@@ -248,7 +248,7 @@ setup-install: ## what make install needs: a compiler, Python; no engines, no QE
 setup-deb: ## that, and what making the packages needs (dkms, debhelper, lintian)
 	@scripts/setup deb
 
-setup-image: ## what make node-image and make sysext need besides what make install needs: patchelf, depmod, openssl
+setup-image: ## what make node-image, sysext and modules-image need besides what make install needs: patchelf, depmod, openssl
 	@scripts/setup image
 
 setup-test: setup setup-deb ## what make test needs, but for what one level alone downloads
@@ -272,7 +272,7 @@ node-image: setup-image wheel ## the node installer's image, build/image/cgpu-no
 sysext: setup-image wheel ## a system extension for hosts with a read-only /usr (Flatcar), build/image/sysext/RELEASE/cgpu.raw: KERNELS= as above; KEY= CERT=
 	@scripts/node-image sysext $(KERNELS)
 
-modules-image: ## modules alone, for Kernel Module Management: KERNEL=6.1 or a folder with headers; KEY= CERT= sign them
+modules-image: setup-image ## modules alone, for Kernel Module Management: KERNEL=6.1 or a folder with headers; KEY= CERT= sign them
 	@scripts/node-image modules $(KERNEL)
 
 build-clang: setup ## both modules by clang, for its warnings: KERNEL=6.1|6.12

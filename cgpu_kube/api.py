@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -116,6 +115,7 @@ class Config:
     token_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
+    cert_data: str = field(default="", repr=False)  # PEM of certificate and key, in place of the files
     insecure: bool = False
     namespace: str = "default"
     source: Source | None = None
@@ -184,10 +184,10 @@ def from_kubeconfig(path: Path, context: str = "") -> Config:
         return path.parent / str(of[key]) if of.get(key) else None
 
     cert, key = file(user, "client-certificate"), file(user, "client-key")
+    pem = ""
     if user.get("client-certificate-data"):
         pem = _decoded(user, "client-certificate-data", path)
         pem += "\n" + (_decoded(user, "client-key-data", path) if user.get("client-key-data") else "")
-        cert, key = _private_file(pem), key
     return Config(
         server.rstrip("/"),
         file(cluster, "certificate-authority"),
@@ -196,18 +196,19 @@ def from_kubeconfig(path: Path, context: str = "") -> Config:
         file(user, "tokenFile"),
         cert,
         key,
+        pem,
         bool(cluster.get("insecure-skip-tls-verify")),
         str(chosen.get("namespace") or "default"),
         source,
     )
 
 
-def _private_file(text: str) -> Path:
-    """OpenSSL reads certificates from files only. Mode 0600; removed with the process's temporary directory."""
-    descriptor, name = tempfile.mkstemp(prefix="cgpu-kube-", suffix=".pem")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    return Path(name)
+def _load_inline(context: ssl.SSLContext, pem: str, key_file: Path | None) -> None:
+    """OpenSSL reads certificates and keys from files only: from one without a name, in memory, which ends here."""
+    with os.fdopen(os.memfd_create("cgpu-kube"), "w") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", key_file)
 
 
 def load(kubeconfig: Path | None = None, context: str = "", environ: Mapping[str, str] = os.environ) -> Config:
@@ -312,7 +313,9 @@ class Client:
         if config.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if config.cert_file:
+        if config.cert_data:
+            _load_inline(context, config.cert_data, config.key_file)
+        elif config.cert_file:
             context.load_cert_chain(config.cert_file, config.key_file)
         return context
 

@@ -8,6 +8,9 @@ import base64
 import copy
 import json
 import random
+import ssl
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -337,8 +340,43 @@ def test_a_kubeconfig(tmp_path: Path) -> None:
     assert "secret" not in repr(config)
     pem = base64.b64encode(b"PEM").decode()
     config = kube.load(kubeconfig(tmp_path, **{"client-certificate-data": pem, "client-key-data": pem}))
-    assert config.cert_file is not None and config.cert_file.stat().st_mode & 0o777 == 0o600
-    config.cert_file.unlink()
+    assert config.cert_data == "PEM\nPEM" and "PEM" not in repr(config)
+
+
+async def test_an_inline_key_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL takes certificate and key, and neither the disk nor a descriptor has them afterwards."""
+    key, cert, temporary = tmp_path / "key", tmp_path / "cert", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=u", "-days", "1"]
+    subprocess.run([*words, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    both = {"client-certificate-data": cert, "client-key-data": key}
+    user = {name: base64.b64encode(path.read_bytes()).decode() for name, path in both.items()}
+    found = kubeconfig(tmp_path, **user)
+    values = json.loads(found.read_text())
+    values["clusters"][0]["cluster"] = {"server": "https://127.0.0.1:1"}
+    found.write_text(json.dumps(values))
+    loaded: list[str] = []
+    take = ssl.SSLContext.load_cert_chain
+
+    def note(self: ssl.SSLContext, certfile: str, keyfile: str | None = None) -> None:
+        loaded.append(certfile)
+        take(self, certfile, keyfile)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", note)
+    async with kube.Client(kube.load(found)) as client:
+        with pytest.raises(kube.Unreachable):
+            await client.get(PODS)
+    (name,) = loaded
+    assert name.startswith("/proc/self/fd/") and not list(temporary.iterdir())
+    open_ones = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert not [one for one in open_ones if "memfd:cgpu-kube" in str(one)]
+    broken = {**user, "client-key-data": base64.b64encode(b"no key").decode()}
+    values["users"][0]["user"] = broken
+    found.write_text(json.dumps(values))
+    async with kube.Client(kube.load(found)) as client:
+        with pytest.raises(kube.NoConfig, match="certificates cannot be read"):
+            await client.get(PODS)
 
 
 @pytest.mark.parametrize(
