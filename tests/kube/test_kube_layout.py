@@ -30,7 +30,7 @@ LAYERS = {
         cgpu_kube.node.modefile cgpu_kube.node.turn cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
         cgpu_kube.node.marks cgpu_kube.node.evictor cgpu_kube.node.unasked cgpu_kube.node.cleaner
         cgpu_kube.node.claimcheck
-        cgpu_kube.node.settings cgpu_kube.node.link cgpu_kube.installer.host
+        cgpu_kube.node.settings cgpu_kube.node.link cgpu_kube.installer.host cgpu_kube.installer.before
     """,
     "assembly": """
         cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.counting cgpu_kube.node.agent
