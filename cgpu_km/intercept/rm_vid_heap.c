@@ -15,6 +15,12 @@
 #include "state/rm_object.h"
 #include "state/slot.h"
 
+/* From 550 to 590 the driver makes memory of class 0x42 of it, which the call table refuses, wherever the memory is to
+ * be (rmapi_deprecated_vidheapctrl.c). In other branches it has no meaning.
+ */
+#define ATTR2_USE_EGM			0x01000000
+#define NV_MEMORY_EXTENDED_USER		0x0042
+
 static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
 {
 	struct ckm_slot *slot = NULL;
@@ -58,6 +64,10 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	u32 status;
 
 	ckm_core_leave();
+	if (!virtual && attr2 & ATTR2_USE_EGM) {
+		ckm_call_denied(rc->call, "class", NV_MEMORY_EXTENDED_USER);
+		return ckm_rm_answer(rc, NV_ERR_CLASS);
+	}
 	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
 		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
 	a.cls.kind = CGPU_KIND_PLAIN;

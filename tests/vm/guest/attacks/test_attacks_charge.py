@@ -344,6 +344,17 @@ def test_tables_of_addresses_reserved_the_old_way(gpu: nv.Gpu, space: int):
     assert alloc(1 << 30) == nv.NV_OK
 
 
+@pytest.mark.parametrize("attr", [0, nv.ATTR_LOCATION_PCI], ids=["video memory", "system memory"])
+def test_memory_of_the_cpu_side_the_old_way(box: Box, gpu: nv.Gpu, attr: int):
+    """NVOS32 with ATTR2_USE_EGM: the driver makes class 0x42 of it, which RM_ALLOC refuses."""
+    arg = (ctypes.c_uint32 * 46)()
+    arg[0], arg[1], arg[2], arg[14], arg[36] = gpu.rm.handle, gpu.device, 2, attr, 1 << 24
+    ctypes.c_uint64.from_buffer(arg, 88).value = 64 * KIB
+    refused, used = box.stat("refused_calls"), box.used
+    assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
+    assert (arg[5], box.stat("refused_calls"), box.used) == (nv.NV_ERR_INVALID_CLASS, refused + 1, used)
+
+
 def test_tables_of_uvms_own_ranges(box: Box, gpu: nv.Gpu, space: int):
     before = filled(box, gpu, space)
     uvm = gpu.space().uvm
