@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import posixpath
 import re
+import threading
+from collections.abc import Callable, Collection
 
 from cgpu_common.errors import Refused
+from cgpu_common.python import timeout
 from cgpud.env import shorten
 from cgpud.places import Places
 
@@ -16,18 +21,84 @@ from cgpud.places import Places
 GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 _OF_PROCESS = re.compile(r"/proc/[0-9]+/", re.ASCII)
 LINKS_MAX = 40  # as the kernel has it
+WAIT_S = 10.0
+WAITING_MAX = 64  # starts, each with a thread
+
+Found = Callable[[str], Collection[str]]
+Enter = Callable[[str], None]
 
 
-def find(directory: str, places: Places, path: str) -> tuple[str, ...]:
+class Lookups:
+    """find() in threads: a file system whose server does not answer (NFS, FUSE) keeps the start of one container, not
+    the daemon. Later starts do not go there until it has answered."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._silent: set[str] = set()  # mount points
+
+    async def find(self, directory: str, places: Places, paths: Collection[str]) -> Found:
+        """find() of each of these paths. Raises Refused."""
+        if self._waiting >= WAITING_MAX:
+            raise Refused(f"{self._waiting} starts wait for file systems that do not answer; try again later")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        found: dict[str, tuple[str, ...]] = {}
+        path = point = marked = ""  # what is looked up, the mount that is asked, and that in self._silent
+
+        def enter(here: str) -> None:
+            nonlocal point
+            point = places.mount_of(here)
+            if point in self._silent:
+                raise Refused(_silence(path, point))
+
+        def work() -> None:
+            nonlocal path
+            failure = None
+            try:
+                for path in paths:
+                    found[path] = find(directory, places, path, enter)
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(finish, failure)
+
+        def finish(error: Exception | None) -> None:
+            self._waiting -= 1
+            self._silent.discard(marked)
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        # A daemon's thread: the process does not wait for it at its end, as for those of an executor.
+        threading.Thread(target=work, daemon=True).start()
+        self._waiting += 1
+        try:
+            async with timeout(WAIT_S):
+                await done
+        except TimeoutError as error:
+            marked = point
+            self._silent.add(marked)
+            raise Refused(_silence(path, point)) from error
+        return found.__getitem__
+
+
+def _silence(path: str, point: str) -> str:
+    return f"the container mounts {shorten(path)}, and the file system at {shorten(point)} does not answer"
+
+
+def find(directory: str, places: Places, path: str, enter: Enter = lambda path: None) -> tuple[str, ...]:
     """The path behind its links, then the other paths of what a bind of it brings. Raises Refused."""
-    found = behind_links(directory, path)
+    found = behind_links(directory, path, enter)
     return (found, *places.of(found))
 
 
-def behind_links(directory: str, path: str) -> str:
+def behind_links(directory: str, path: str, enter: Enter = lambda path: None) -> str:
     """The path behind all links, as the kernel follows them for a bind; a relative one begins at the directory.
     What is not there stays as it is written. Raises Refused for a link below /proc/PID: what it leads to is not
-    what it reads as."""
+    what it reads as. @enter gets each path before it is looked at."""
     unknown = f"the container mounts {shorten(path)}, of which it is not known what it brings of the host"
     here, links, rest = "/", 0, posixpath.join(directory, path).split("/")[::-1]
     while rest:
@@ -38,6 +109,7 @@ def behind_links(directory: str, path: str) -> str:
             here = posixpath.dirname(here)
             continue
         here = posixpath.join(here, name)
+        enter(here)
         try:
             target = os.readlink(here)  # Path.readlink() costs four times as much  # noqa: PTH115
         except OSError as error:

@@ -224,7 +224,8 @@ class Daemon:
 
         closed = numbers.closed_numbers(devices)
         facts = self.deps.facts
-        there, is_own, resolve = facts.mps_directories(), facts.is_own_namespace, facts.host_paths(directory)
+        there, is_own = facts.mps_directories(), facts.is_own_namespace
+        resolve = await facts.host_paths(directory, oci.bind_sources(spec))
         oci.check_isolation(spec, options, there, is_own, resolve, facts.cgroup_kind())
 
         def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:

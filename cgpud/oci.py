@@ -238,6 +238,11 @@ class _Bind:
         return any(_is_below(directory, one) or _is_below(one, directory) for one in paths or self.paths)
 
 
+def bind_sources(spec: Spec) -> set[str]:
+    """What check_isolation() resolves."""
+    return {DAEMON_DIRECTORY, *(str(mount.get("source")) for mount in mounts(spec) if _is_bind(mount))}
+
+
 def _binds(spec: Spec, resolve: Callable[[str], Collection[str]]) -> list[_Bind]:
     found = []
     for mount in mounts(spec):

@@ -45,9 +45,8 @@ class Places:
     def of(self, path: str) -> list[str]:
         """The paths at, above or below a guarded directory that the files at and below this one have by mounts."""
         found: list[str] = []
-        top = next((above for above in (path, *_parents(path)) if above in self._seen), None)
-        if top is not None:
-            seen = self._seen[top]
+        top = self.mount_of(path)
+        if seen := self._seen.get(top):
             found += self._paths(seen, _joined(seen.root, _rest(path, top) or ""))
         prefix = f"{path.rstrip('/')}/"
         for place in range(bisect_left(self._points, prefix), len(self._points)):
@@ -55,6 +54,10 @@ class Places:
                 break
             found += self._bringing[place][1]
         return found
+
+    def mount_of(self, path: str) -> str:
+        """The point of the mount that the path is on."""
+        return next((above for above in (path, *_parents(path)) if above in self._seen), "/")
 
     def _concerns(self, path: str) -> bool:
         return path in self._above or path in self._guarded or path.startswith(self._below)

@@ -15,8 +15,7 @@ import posixpath
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from cgpu_common import cgroup, log
@@ -56,6 +55,7 @@ class Facts:
         self.dev = dev
         self.drm_class = drm
         self.cgroups = cgroups
+        self._lookups = host_paths.Lookups()
         self.controller = ""
         # With cgroup v1 (or v1 and v2 mixed) every container has its own directory in the hierarchy "devices".
         if not (cgroups / "cgroup.controllers").exists() and (cgroups / "devices/cgroup.procs").exists():
@@ -146,10 +146,14 @@ class Facts:
                 found = "nsdelegate" if "nsdelegate" in one.options.split(",") else "v2"
         return found
 
-    def host_paths(self, directory: str) -> Callable[[str], tuple[str, ...]]:
-        """host_paths.find() from this directory, by the mounts of this process as they are now."""
+    def places(self) -> Places:
+        """By the mounts of this process as they are now."""
         guarded = {behind for one in oci.GUARDED for behind in (one, host_paths.behind_links("/", one))}
-        return partial(host_paths.find, directory, Places(tuple(cgroup.mounts(self.mounts("self"))), guarded))
+        return Places(tuple(cgroup.mounts(self.mounts("self"))), guarded)
+
+    async def host_paths(self, directory: str, paths: Collection[str]) -> host_paths.Found:
+        """host_paths.find() of these paths, from this directory. Raises Refused."""
+        return await self._lookups.find(directory, self.places(), paths)
 
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")

@@ -11,6 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from cgpu_common.errors import CgpuError, KernelRefused
 from cgpu_common.kernel_abi import Event
 from cgpu_common.model import MIB, NvmlGpu, Phase, Process, Record, SlotWant
 from cgpu_common.settings import GpuSettings
-from cgpud import hostmem
+from cgpud import host_paths, hostmem
 from cgpud.reconcile import IDLE_S, LEASE_S
 from cgpud.state import Trigger
 from cgpud.store import Store
@@ -68,6 +69,41 @@ async def test_a_mount_behind_a_link_is_refused(node: Node) -> None:
         refused = await node.ask(op="prepare", id=ID, bundle=str(directory))
         assert "the container mounts link/cgpu, which brings /run/cgpu" in refused["error"]
         assert not node.link.calls
+
+
+async def test_a_file_system_that_does_not_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an NFS server that is away: the kernel keeps who looks there. The daemon serves other containers, and a
+    start that is repeated takes no further thread."""
+    read, asked, answers = os.readlink, [], threading.Event()
+
+    def readlink(path: str) -> str:
+        if path.startswith("/mnt/nfs/"):
+            asked.append(path)
+            answers.wait(60)
+        return read(path)
+
+    def bundle() -> str:
+        path = node.bundle(ID) / "config.json"
+        spec = json.loads(path.read_text())
+        spec["mounts"].append({"destination": "/x", "type": "bind", "source": "/mnt/nfs/data"})
+        path.write_text(json.dumps(spec))
+        return str(path.parent)
+
+    mountinfo = "9 1 0:99 / /mnt/nfs rw - nfs server:/ rw\n"
+    monkeypatch.setattr(node.facts, "mounts", lambda pid: mountinfo)
+    monkeypatch.setattr(os, "readlink", readlink)
+    monkeypatch.setattr(host_paths, "WAIT_S", 0.5)
+    async with node.running():
+        first = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=bundle()))
+        await eventually(lambda: bool(asked), "the daemon looks there")
+        assert (await node.prepare("f" * 64))["ok"]
+        why = "the container mounts /mnt/nfs/data, and the file system at /mnt/nfs does not answer"
+        assert (await first)["error"] == why
+        assert (await node.ask(op="prepare", id=ID, bundle=bundle()))["error"] == why
+        assert len(asked) == 1
+        answers.set()
+        await eventually(lambda: not node.facts._lookups._silent, "it has answered")
+        assert (await node.ask(op="prepare", id=ID, bundle=bundle()))["ok"]
 
 
 async def test_prepare_edits_and_creates(node: Node) -> None:

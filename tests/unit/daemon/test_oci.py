@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def docker() -> Spec:
 
 def edit(spec: Spec, options: oci.Options = OPTIONS) -> Spec:
     # As the daemon does before it creates the container.
-    oci.check_isolation(spec, options, resolve=Facts().host_paths("/srv/bundle"))
+    oci.check_isolation(spec, options, resolve=partial(host_paths.find, "/srv/bundle", Facts().places()))
     return oci.edit(spec, CONTAINER, MAJORS, options, CLOSED)
 
 
