@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The numbers of cgpu_km/uapi.h. A test compares every one with the header."""
 
+from __future__ import annotations
+
 from enum import IntEnum
 
 ID_MAX = 128
@@ -53,79 +55,91 @@ class Event(IntEnum):
     QUOTA = 14
 
 
-class A(IntEnum):
+class Attribute(IntEnum):
+    """A number, and the type that its content has: u8, u32, u64, string or nest."""
+
+    type: str
+
+    def __new__(cls, number: int, content: str = "") -> Attribute:
+        one = int.__new__(cls, number)
+        one._value_ = number
+        one.type = content
+        return one
+
+
+class A(Attribute):
     """enum cgpu_attr"""
 
     UNSPEC = 0
     PAD = 1
-    ID = 2
-    COOKIE = 3
-    DIR = 4
-    MAJOR = 5
-    CTL_MINOR = 6
-    UVM_MINOR = 7
-    STATE = 8
-    SLOTS = 9
-    SLOT = 10
-    EVENT = 11
-    GPU = 12
-    PID = 13
-    ASKED = 14
-    LIMIT = 15
-    USED = 16
-    OLD = 17
-    NEW = 18
-    INEFFECTIVE = 19
-    CONTROL = 20
-    STATUS = 21
-    OVERRUNS = 22
-    PREEMPT_SLOW = 23
-    SUPPRESSED = 24
-    LOST = 25
-    CORE = 26
-    CANDIDATE = 27
-    ERRNO = 28
-    WHY = 29
-    RESOURCE = 30
+    ID = 2, "string"
+    COOKIE = 3, "u64"
+    DIR = 4, "string"
+    MAJOR = 5, "u32"
+    CTL_MINOR = 6, "u32"
+    UVM_MINOR = 7, "u32"
+    STATE = 8, "u8"
+    SLOTS = 9, "nest"
+    SLOT = 10, "nest"
+    EVENT = 11, "u32"
+    GPU = 12, "nest"
+    PID = 13, "u32"
+    ASKED = 14, "u64"
+    LIMIT = 15, "u64"
+    USED = 16, "u64"
+    OLD = 17, "u32"
+    NEW = 18, "u32"
+    INEFFECTIVE = 19, "u32"
+    CONTROL = 20, "u32"
+    STATUS = 21, "u32"
+    OVERRUNS = 22, "u64"
+    PREEMPT_SLOW = 23, "u64"
+    SUPPRESSED = 24, "u32"
+    LOST = 25, "u64"
+    CORE = 26, "string"
+    CANDIDATE = 27, "string"
+    ERRNO = 28, "u32"
+    WHY = 29, "string"
+    RESOURCE = 30, "string"
 
 
-class S(IntEnum):
+class S(Attribute):
     """enum cgpu_slot_attr"""
 
     UNSPEC = 0
     PAD = 1
-    GPU = 2
-    MINOR = 3
-    NV_MINOR = 4
-    LIMIT = 5
-    USED = 6
-    WEIGHT = 7
-    HIGHPRIO = 8
-    CEILING = 9
-    HOST_LIMIT = 10
+    GPU = 2, "u32"
+    MINOR = 3, "u32"
+    NV_MINOR = 4, "u32"
+    LIMIT = 5, "u64"
+    USED = 6, "u64"
+    WEIGHT = 7, "u32"
+    HIGHPRIO = 8, "u8"
+    CEILING = 9, "u32"
+    HOST_LIMIT = 10, "u64"
 
 
-class G(IntEnum):
+class G(Attribute):
     """enum cgpu_gpu_attr"""
 
     UNSPEC = 0
     PAD = 1
-    INDEX = 2
-    UUID = 3
-    PCI = 4
-    NV_MINOR = 5
-    TOTAL = 6
-    POLICY = 7
-    MAX_INST = 8
-    FREE_WEIGHT = 9
-    PRIO_RATIO = 10
-    SLICE_US = 11
-    INSTANCES = 12
-    UVM = 13
-    DEFAULT_MEMSIZE = 14
-    OVERCOMMIT = 15
-    SLICE_IS_SET = 16
-    USED = 17
-    DRIVER_FREE = 18
-    BORN = 19
-    LIMITS = 20
+    INDEX = 2, "u32"
+    UUID = 3, "string"
+    PCI = 4, "string"
+    NV_MINOR = 5, "u32"
+    TOTAL = 6, "u64"
+    POLICY = 7, "u32"
+    MAX_INST = 8, "u32"
+    FREE_WEIGHT = 9, "u32"
+    PRIO_RATIO = 10, "u32"
+    SLICE_US = 11, "u32"
+    INSTANCES = 12, "u32"
+    UVM = 13, "u32"
+    DEFAULT_MEMSIZE = 14, "u64"
+    OVERCOMMIT = 15, "u32"
+    SLICE_IS_SET = 16, "u32"
+    USED = 17, "u64"
+    DRIVER_FREE = 18, "u64"
+    BORN = 19, "u64"
+    LIMITS = 20, "u64"

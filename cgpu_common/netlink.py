@@ -22,7 +22,7 @@ from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
 from cgpu_common import listener
 from cgpu_common.attributes import TEXT, U8, U32, U64, Pairs, Table
 from cgpu_common.errors import KernelMissing, KernelRefused
-from cgpu_common.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
+from cgpu_common.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Attribute, Cmd, G, S
 from cgpu_common.link import Joined
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 from cgpu_common.python import timeout
@@ -34,75 +34,17 @@ _BODY = 20  # offset behind the headers of netlink and generic netlink
 #: Top-level attributes that only events have.
 EVENT_VALUES = tuple(member.name for member in A if member >= A.PID)
 
-SLOT = Table(
-    {
-        S.GPU: U32,
-        S.MINOR: U32,
-        S.NV_MINOR: U32,
-        S.LIMIT: U64,
-        S.USED: U64,
-        S.WEIGHT: U32,
-        S.HIGHPRIO: U8,
-        S.CEILING: U32,
-        S.HOST_LIMIT: U64,
-    }
-)
-SLOTS = Table({A.SLOT: SLOT.nest()})
-GPU = Table(
-    {
-        G.INDEX: U32,
-        G.UUID: TEXT,
-        G.PCI: TEXT,
-        G.NV_MINOR: U32,
-        G.TOTAL: U64,
-        G.POLICY: U32,
-        G.MAX_INST: U32,
-        G.FREE_WEIGHT: U32,
-        G.PRIO_RATIO: U32,
-        G.SLICE_US: U32,
-        G.INSTANCES: U32,
-        G.UVM: U32,
-        G.DEFAULT_MEMSIZE: U64,
-        G.OVERCOMMIT: U32,
-        G.SLICE_IS_SET: U32,
-        G.USED: U64,
-        G.DRIVER_FREE: U64,
-        G.BORN: U64,
-        G.LIMITS: U64,
-    }
-)
-MESSAGE = Table(
-    {
-        A.ID: TEXT,
-        A.COOKIE: U64,
-        A.DIR: TEXT,
-        A.MAJOR: U32,
-        A.CTL_MINOR: U32,
-        A.UVM_MINOR: U32,
-        A.STATE: U8,
-        A.SLOTS: SLOTS.nest(),
-        A.EVENT: U32,
-        A.GPU: GPU.nest(),
-        A.PID: U32,
-        A.ASKED: U64,
-        A.LIMIT: U64,
-        A.USED: U64,
-        A.OLD: U32,
-        A.NEW: U32,
-        A.INEFFECTIVE: U32,
-        A.CONTROL: U32,
-        A.STATUS: U32,
-        A.OVERRUNS: U64,
-        A.PREEMPT_SLOW: U64,
-        A.SUPPRESSED: U32,
-        A.LOST: U64,
-        A.CORE: TEXT,
-        A.CANDIDATE: TEXT,
-        A.ERRNO: U32,
-        A.WHY: TEXT,
-        A.RESOURCE: TEXT,
-    }
-)
+_FORMS = {"u8": U8, "u32": U32, "u64": U64, "string": TEXT}
+
+
+def _table(kind: type[Attribute], **nests: Table) -> Table:
+    """Of the attributes of one enum; `nests` are the contents of those that are nests."""
+    return Table({one: nests[one.name].nest() if one.type == "nest" else _FORMS[one.type] for one in kind if one.type})
+
+
+SLOT = _table(S)
+GPU = _table(G)
+MESSAGE = _table(A, SLOTS=Table({A.SLOT: SLOT.nest()}), SLOT=SLOT, GPU=GPU)
 
 
 class CgpuMsg(genlmsg):  # type: ignore[misc]

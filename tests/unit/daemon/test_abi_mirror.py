@@ -66,13 +66,28 @@ def test_every_number_is_mirrored(header: dict[str, int | str]) -> None:
     assert {name: value for name, value in header.items() if name not in ignored} == mirror()
 
 
-@pytest.mark.parametrize("prefix", ["CGPU_S_", "CGPU_G_"])
-def test_every_attribute_is_sent_by_the_module(header: dict[str, int | str], prefix: str) -> None:
-    """A number that no message carries is read as its default."""
-    sources = "".join((HEADER.parent / name).read_text() for name in ("admin/netlink.c", "state/notify.c"))
-    names = {name for name in header if name.startswith(prefix)}
-    sent = set(re.findall(rf"nla_put_\w+\(skb, ({prefix}\w+)", sources))
-    assert sent == names - {f"{prefix}{name}" for name in ("UNSPEC", "PAD", "COUNT")}
+PUTS = {"u8": "u8", "u32": "u32", "u64": "u64_64bit", "string": "string"}
+
+
+@pytest.mark.parametrize("kind", [abi.A, abi.S, abi.G])
+def test_every_attribute_is_sent_by_the_module_as_its_type(kind: type[abi.Attribute]) -> None:
+    """A number that no message carries would be read as its default."""
+    sources = "".join(path.read_text() for path in sorted(HEADER.parent.rglob("*.c")))
+    sent = re.findall(rf"nla_put_(\w+)\(skb, CGPU_{kind.__name__}_(\w+)", sources)
+    sent += [("nest", name) for name in re.findall(rf"nla_nest_start\(skb, CGPU_{kind.__name__}_(\w+)", sources)]
+    wanted = {(PUTS.get(one.type, one.type), one.name) for one in kind if one.name not in ("UNSPEC", "PAD")}
+    assert set(sent) == wanted, "cgpu_km/admin/netlink.c, cgpu_km/state/notify.c or cgpu_common/kernel_abi.py"
+
+
+@pytest.mark.parametrize("kind", [abi.A, abi.S, abi.G])
+def test_the_header_and_the_page_have_each_type(kind: type[abi.Attribute]) -> None:
+    """The header where its comment begins with one."""
+    page = (HEADER.parents[1] / "docs/reference/netlink.md").read_text()
+    letter, wanted = kind.__name__, {one.name: one.type for one in kind if one.name != "UNSPEC"}
+    assert dict(re.findall(rf"^\| {letter}_(\w+) \| \d+ \| (\w*) ?\|", page, re.M)) == wanted, "netlink.md section 2"
+    said = dict(re.findall(rf"CGPU_{letter}_(\w+)\s*= \d+,\s*/\* (u8|u32|u64|string|nest)\b", HEADER.read_text()))
+    assert {name: wanted[name] for name in said} == said, "cgpu_km/uapi.h"
+    assert len(said) > 5
 
 
 def test_policy_names_stand_once() -> None:
