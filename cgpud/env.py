@@ -160,7 +160,7 @@ def _emptied(name: str) -> NotSliced:
 
 def _without_size(ours: dict[str, str]) -> NotSliced:
     """No size, and nothing that was emptied. What says how a slice is to be and gives none is named."""
-    named = [name for name in (DEV, INDEX, WEIGHT, HIGHPRIO, CEILING) if _bare(ours.get(name, ""))]
+    named = [name for name in KNOWN if name not in (CONTAINER, VISIBLE) and _bare(ours.get(name, ""))]
     warning = f"{', '.join(named)} without {CONTAINER}: the container has no slice and no limit" if named else ""
     return NotSliced(f"{CONTAINER} is not set", warning)
 

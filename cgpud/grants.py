@@ -32,7 +32,7 @@ GRANTS_MAX = 4096
 MIB_MAX = 1 << 30  # a petabyte: only a bound
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z", re.ASCII)
 _CLAIM = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
-_GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO, env.CEILING})
+_GRANTED = frozenset(env.KNOWN)
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

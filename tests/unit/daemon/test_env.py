@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -277,3 +279,22 @@ def test_the_page_names_every_variable() -> None:
     ours = {value for value in vars(env).values() if isinstance(value, str) and value.startswith((env.PREFIX, "CGPU_"))}
     assert len(ours) > 6
     assert [name for name in ours - {env.PREFIX} if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("name", env.KNOWN)
+def test_each_variable_counts(name: str) -> None:
+    """In one of the cases above the request is another one, or none, without it."""
+
+    def outcome(variables: dict[str, str]) -> object:
+        try:
+            return env.parse(variables)
+        except CgpuError as error:
+            return str(error)
+
+    cases = [variables for _, variables, _ in SLICED if name in variables]
+    assert any(outcome(case) != outcome({k: v for k, v in case.items() if k != name}) for case in cases)
+
+
+def test_admission_reads_each_field_of_a_request() -> None:
+    admit = (Path(env.__file__).with_name("admit.py")).read_text()
+    assert [one.name for one in fields(Request) if not re.search(rf"\brequest\.{one.name}\b", admit)] == []
