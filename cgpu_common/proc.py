@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 MODULE = "cgpu_km"
 LIVE = Path("/proc/cgpu_km")
+GPU_NUMBERS = tuple(one.name for one in fields(Gpu) if one.type == "int" and one.name != "index")  # files of N/
 NODES_TYPE = "cgpu"  # of the file system with the nodes of containers
 
 # procfs answers EIO when a file is removed between its open and its read.
@@ -295,18 +296,12 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
         name=gpu_name(paths, pci),
         uuid=read_file(path / "uuid").strip(),
         pci=pci,
-        minor=_int(path / "minor"),
-        major=_int(path / "major"),
-        policy=_int(path / "policy"),
-        max_inst=_int(path / "max_inst"),
-        free_weight=_int(path / "free_weight"),
-        prio_ratio=_int(path / "prio_ratio"),
-        slice_us=_int(path / "slice_us"),
         uvm=read_file(path / "uvm").strip(),
         stat=_numbers(stat),
         control=stat.get("control", "none"),
         control_seen=stat.get("control_seen", "none"),
         slots=tuple(_brief_slots(index, path, listed) if brief else _slots(paths, index, path, listed)),
+        **{name: _int(path / name) for name in GPU_NUMBERS},
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cgpu_common import policies
+from cgpu_common.kernel_abi import MAX_INST_DEFAULT, PRIO_RATIO_DEFAULT, UVM_NAMES
 
 MIB = 1 << 20
 
@@ -51,24 +52,24 @@ class Slot:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: /proc/cgpu_km/N/."""
+    """One GPU: /proc/cgpu_km/N/. A number is what the file of its name has, which proc.py reads; index is N."""
 
     index: int
-    name: str
-    uuid: str
-    pci: str
-    minor: int
-    major: int
-    policy: int
-    max_inst: int
-    free_weight: int
-    prio_ratio: int
-    slice_us: int
-    uvm: str
-    stat: dict[str, int]
-    control: str
-    control_seen: str
-    slots: tuple[Slot, ...]
+    name: str = "-"
+    uuid: str = ""
+    pci: str = ""
+    minor: int = 0
+    major: int = 0
+    policy: int = policies.DEFAULT
+    max_inst: int = MAX_INST_DEFAULT
+    free_weight: int = 0
+    prio_ratio: int = PRIO_RATIO_DEFAULT
+    slice_us: int = 0
+    uvm: str = UVM_NAMES[0]
+    stat: dict[str, int] = field(default_factory=dict)
+    control: str = "none"
+    control_seen: str = "none"
+    slots: tuple[Slot, ...] = ()
 
     @property
     def facts(self) -> policies.Facts:

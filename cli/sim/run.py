@@ -124,9 +124,14 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
     """The upper bound of each while all containers have work, by cgpu-smi's rules."""
     free = max(0, setup.max_inst - sum(slot.weight for slot in slots))
     shown = ShownGpu(
-        0, setup.profile.name, "", "", 0, 0, setup.policy, setup.max_inst, free, setup.prio_ratio, slice_us, "deny",
-        {}, "", "", slots,
-    )  # fmt: skip
+        0,
+        policy=setup.policy,
+        max_inst=setup.max_inst,
+        free_weight=free,
+        prio_ratio=setup.prio_ratio,
+        slice_us=slice_us,
+        slots=slots,
+    )
     return [allowed_pct(shown, slot) for slot in slots]
 
 

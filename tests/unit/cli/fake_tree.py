@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -23,6 +24,13 @@ ID1 = "012b2edccd7a" + "1" * 52
 ID3 = "ffeeddccbbaa" + "3" * 52
 ID2 = "aabbccddeeff" + "2" * 52
 PCI = "0000:01:00.0"
+CONTRACT = (Path(__file__).resolve().parents[3] / "docs/reference/proc.md").read_text(encoding="utf-8")
+
+
+def numbers(above: str) -> dict[str, object]:
+    """The files of a folder that have one number: their defaults, or 0."""
+    rows = re.findall(rf"^\| `{above}(\w+)` \| 0[0-7]{{3}} \| decimal[^|]*\|[^|;]*(?:; (\d+) \|)?", CONTRACT, re.M)
+    return {name: default or 0 for name, default in rows}
 
 
 def write(path: Path, text: str) -> None:
@@ -65,14 +73,12 @@ class Tree:
             "instances 2\ncontrol freeze,timeslice\ncontrol_p50_us 120\nturns 99\nthread_cpu_ns 5\ncontrol_seen freeze"
             "\nrun_state_source chram\nrun_state_errors 0",
         }
-        for name, value in (defaults | nodes).items():
+        for name, value in (numbers("N/") | defaults | nodes).items():
             write(self.proc / str(number) / name, str(value))
 
     def slot(self, number: int, container_id: str, **nodes: object) -> Path:
         path = self.proc / str(number) / container_id[:12]
         defaults: dict[str, object] = {
-            "ceiling": 0,
-            "highprio": 0,
             "id": container_id,
             "memsize": 6043 * MIB,
             "meminfo": f"Free: {5787 * MIB}\nPID: 19772 Mem: {256 * MIB}",
@@ -81,7 +87,7 @@ class Tree:
             f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\n"
             "refused_allocs 3\nrefused_calls 0",
         }
-        for name, value in (defaults | nodes).items():
+        for name, value in (numbers("N/C/") | defaults | nodes).items():
             write(path / name, str(value))
         return path
 

@@ -11,7 +11,7 @@ from cgpu_cli import rates
 from cgpu_common.share import allowed_pct, got_pct
 from cgpu_common.tree import Gpu, Slot, Snapshot, slot_state
 
-GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "freeze", "none", ())
+GPU = Gpu(0, policy=2, max_inst=20, prio_ratio=80, slice_us=5000)
 
 
 def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False, ceiling: int = 0) -> Slot:

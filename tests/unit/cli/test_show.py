@@ -223,7 +223,7 @@ def test_policy_set_is_all_or_none(two: Tree, monkeypatch: pytest.MonkeyPatch) -
     assert (read(two, "0/policy"), read(two, "1/policy")) == ("2", "5")
 
 
-@pytest.mark.parametrize("words", [("9x",), ("7",), ("-1",), ("fixed", "--gpu", "7"), ()])
+@pytest.mark.parametrize("words", [("9x",), (str(len(policies.NAMES)),), ("-1",), ("fixed", "--gpu", "7"), ()])
 def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
     assert Cli(two).cgpu("policy", "set", *words).exit_code in (Exit.USAGE, Exit.NOT_FOUND)
     assert read(two, "0/policy") == "2"

@@ -15,10 +15,13 @@ from cgpu_cli import change, kernel
 from cgpu_cli.columns import cells, folded
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
+from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
 
 NEW = ("--gpu", "0", "--memsize", "1GiB")
 RULE = "is no id (1 to 128 printable ASCII characters without blanks, '/' and '=', and neither . nor ..)"
+
+NO_POLICY = str(len(policies.NAMES))
 
 
 @pytest.mark.parametrize("word", ["", "..", ".", "a/b", "a=b", "a b", "é", "x" * 129])
@@ -65,8 +68,8 @@ def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
         (("set", "container", ID1, "memsize", "6x"), "memsize: '6x' is no size (bytes, or with MiB or GiB (Mi, Gi))"),
         (("set", "gpu", "0", "uvm", "on"), "uvm: 'on' is no mode (deny or account)"),
         (("set", "gpu", "0", "max_inst", "x"), "max_inst: 'x' is not allowed"),
-        (("policy", "set", "7"), "policy: '7' is not allowed (0 to 6, or one of fair"),
-        (("gpu", "set", "0", "policy", "7"), "policy: '7' is not allowed (0 to 6, or one of fair"),
+        (("policy", "set", NO_POLICY), f"policy: '{NO_POLICY}' is not allowed ({policies.ALLOWED}"),
+        (("gpu", "set", "0", "policy", NO_POLICY), f"policy: '{NO_POLICY}' is not allowed ({policies.ALLOWED}"),
         (("create", "a", "--gpu", "0", "--memsize", "1000K"), "1024000 bytes is not allowed (at least 1MiB)"),
         (("set", "gpu", "0", "default_memsize", "15"), "default_memsize: 15 bytes is not allowed"),
         (("set", "container", ID1, "highprio", "yes"), "highprio: 'yes' is not allowed (0 or 1)"),

@@ -117,16 +117,17 @@ def test_the_table(policy, state, word):
         assert found["x"] == pytest.approx(busy["x"], abs=near)
         assert found["x"] > 0.2
     else:
-        total = sum(OTHERS.values()) + X_WEIGHT
-        part = {
-            "1/max_inst": 1 / MAX_INST,
-            "1/openers": 1 / 3,
-            "weight/Σ weight": X_WEIGHT / total,
-            "weight/max_inst": X_WEIGHT / MAX_INST,
-            "equal": 1 / 3,
-            "the driver's": 1 / 3,
-        }[word]
-        assert found["x"] == pytest.approx(part, abs=0.02)
+        there = 1 + len(OTHERS)
+        values = {
+            "1": 1,
+            "weight": X_WEIGHT,
+            "Σ weight": X_WEIGHT + sum(OTHERS.values()),
+            "max_inst": MAX_INST,
+            "openers": there,
+            "containers": there,
+        }
+        of, _, all_of = {"equal": "1/openers", "the driver's": "1/openers"}.get(word, word).partition("/")
+        assert found["x"] == pytest.approx(values[of] / values[all_of], abs=0.02)
 
 
 @pytest.mark.parametrize("row", table(section(1), "| # | policy |"), ids=lambda row: row[1])

@@ -12,6 +12,8 @@ import pytest
 from slicebox import Box, nvsim_as, until
 from slicebox import nvclient as nv
 
+from cgpu_cli import branches
+
 pytestmark = [pytest.mark.once]
 
 
@@ -45,11 +47,12 @@ def any_driver() -> Iterator[None]:
     ANY_DRIVER.write_text("0")
 
 
-#: Of 620 no sources are there: a driver of 615 that names itself so, as far as gVisor's nvproxy shows the difference.
-UNKNOWN = {"version": "615.71.09", "called": "620.6.0"}
+#: Of a branch behind the last one with rows: a driver of 615 that names itself so.
+LAST = (*branches.BRANCHES, *branches.PARTLY)[-1]
+UNKNOWN = {"version": "615.71.09", "called": f"{LAST + 1}.6.0"}
 NOT_ACCEPTED = {
     "compared in part": ({"version": "615.71.09"}, "615.71.09", 615),
-    "unknown, newer": (UNKNOWN, "620.6.0", 615),
+    "unknown, newer": (UNKNOWN, UNKNOWN["called"], LAST),
     "unknown, between": ({"version": "595.45.04", "called": "600.1"}, "600.1", 595),
 }
 NO_ROWS = {
@@ -92,7 +95,7 @@ def test_an_unknown_release_with_any_driver_has_the_limit():
     """By the rows of the newest branch: what the container has is what it was given, and no call more."""
     with nvsim_as("t4", **UNKNOWN), Box("b8" * 32, 256) as box, box.client() as client:
         gpu = client.gpu(0)
-        assert client.ctl.version()[1] == "620.6.0"
+        assert client.ctl.version()[1] == UNKNOWN["called"]
         assert gpu.memory()["total"] == 256 << 20
         status, memory = gpu.alloc_vidmem(200 << 20)
         assert (status, box.used) == (0, 200 << 20)
