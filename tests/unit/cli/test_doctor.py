@@ -612,7 +612,7 @@ def test_a_node_with_another_driver_has_doctors_remedy() -> None:
         ("615.71.09", "with the rows of 615, {} of {} of them compared with NVIDIA's sources of that branch"),
         (
             f"{NEWEST + 1}.6.0",
-            f"with the rows of {NEWEST}, {{}} of {{}} of them compared with NVIDIA's sources of branch {NEWEST}, not of",
+            f"with the rows of {NEWEST}, {{}} of {{}} of them compared with NVIDIA's sources of branch {NEWEST},",
         ),
         ("600.1", "with the rows of 595, all of them compared with NVIDIA's sources of branch 595, not of 600"),
         ("610.43.02", "without the fixes of NVIDIA's bulletin 5861"),
