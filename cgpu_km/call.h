@@ -67,6 +67,7 @@ struct ckm_call {
 	bool dmabuf_wanted;	/* the next dma_buf_fd() belongs to this call */
 	struct dma_buf *dmabuf;	/* the buffer of that dma_buf_fd(); a reference */
 	const struct ckm_redirection *aside;	/* the next hit of this row is not redirected */
+	bool no_pages;		/* RM found none of the process at the address */
 	bool uvm_seen;		/* the redirection in uvm.c that this call depends on ran */
 	bool uvm_pools_only;	/* an mmap that creates no managed range */
 	u8 place;		/* index in its bucket */

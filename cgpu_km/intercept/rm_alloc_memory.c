@@ -40,6 +40,8 @@ static void post_alloc_memory(struct ckm_call *call, u8 *arg)
 	const struct ckm_alloc *a = call->post_data;
 	struct ckm_container *ct = call->backing->ct;
 
+	if (call->no_pages && get32(arg, NVOS02_STATUS) != NV_OK)
+		put32(arg, NVOS02_STATUS, NV_ERR_ADDRESS);
 	ckm_alloc_post(call, arg);
 	mutex_lock(&ct->rm_lock);
 	if (call->shown_by && a->done && a->obj->core.state != CGPU_OBJ_DETACHED)

@@ -60,8 +60,8 @@ static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *ar
 	return ret;
 }
 
-/* The parameters of a class the driver reads by its own size of them (rmapiParamsCopyInit()), whatever size the call
- * names. In a release whose struct is longer than the table's, what was checked may not be what the driver takes it for.
+/* The driver reads the parameters of a class by its own size of them (rmapiParamsCopyInit()), whatever size the call
+ * names. In a release whose struct is not the table's, what was checked may not be what the driver takes it for.
  */
 static u32 redirected_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
@@ -198,6 +198,31 @@ static u64 pages_of_process(struct page *const *pages, u64 count)
 	return n;
 }
 
+static bool is_without_pages(unsigned long at)
+{
+	struct vm_area_struct *vma;
+	bool without;
+
+	mmap_read_lock(current->mm);
+	vma = find_vma(current->mm, at);
+	without = vma && vma->vm_start <= at && vma->vm_flags & (VM_IO | VM_PFNMAP);
+	mmap_read_unlock(current->mm);
+	return without;
+}
+
+/* For this status RM looks for registers at the address: for an administrator's process, or with the driver's
+ * PeerMappingOverride for each (osCreateOsDescriptorFromIoMemory()). It takes any mapping without pages of its own for
+ * such, as those of io_uring's rings before Linux 6.10 or of the kernel's clock, and holds no reference to what is
+ * there: the GPU reads and writes it on when the kernel has given it to others. rm_alloc_memory.c restores the status.
+ */
+static u32 no_registers(struct ckm_call *call, unsigned long at)
+{
+	if (is_without_pages(at))
+		ckm_call_denied(call, "registers, for class", NV01_MEMORY_OS_DESCRIPTOR);
+	call->no_pages = true;
+	return NV_ERR_NOT_SUPPORTED;
+}
+
 /* RM pins the pages of an OS descriptor. A page of the process's own stays in its memory cgroup meanwhile. One that a driver
  * allocated does not, and with its allocation and its mapping gone it would be in no account. Which mappings are there
  * can change until the pages are pinned, so what was pinned is looked at. Not NV_ERR_ADDRESS: RM would look for registers
@@ -208,6 +233,8 @@ static u32 redirected_lock_user_pages(void *address, u64 count, void **pages, u3
 	struct ckm_call *call = ckm_call_mine();
 	u32 ret = ckm_call_original(ARG(address), count, ARG(pages), flags, 0, 0, original(call, PROBE_PIN));
 
+	if (ret == NV_ERR_ADDRESS)
+		return no_registers(call, (unsigned long)address);
 	if (ret != NV_OK || pages_of_process(*pages, count) == count)
 		return ret;
 	ckm_call_original(count, ARG(*pages), flags, 0, 0, 0, ckm_redirect_address(&redirections[PROBE_UNPIN]));

@@ -311,6 +311,19 @@ def test_more_pages_than_the_process_has(box: Box, gpu: nv.Gpu, size: int):
     assert box.stat("host_used_bytes") == 0
 
 
+def test_registers_are_no_memory_of_the_process(box: Box, gpu: nv.Gpu, kernel_log):
+    """Where NVIDIA's driver can pin nothing it looks for registers, and holds no reference to what it finds."""
+    mapping = gpu.map_cpu(gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)
+    before = box.stat("refused_calls")
+    assert pin(gpu, mapping.address, 4096)[0] == nv.NV_ERR_INVALID_ADDRESS
+    assert box.stat("refused_calls") == before + 1
+    with memory_of(MIB) as gone:
+        pass
+    assert pin(gpu, gone, 4096)[0] == nv.NV_ERR_INVALID_ADDRESS
+    assert box.stat("refused_calls") == before + 1, "nothing is there"
+    assert "looks for registers" not in kernel_log.news()
+
+
 def test_pages_that_the_process_only_reserved(box: Box, gpu: nv.Gpu):
     """An address space costs nothing, so the list is charged."""
     before = box.stat("host_refused_allocs")
