@@ -142,15 +142,18 @@ def with_life(spec: Spec, cookie: int, path: str, closed: str) -> Spec:
     return {**spec, "hooks": _checked(stages, path, closed)}
 
 
-def with_check(spec: Spec, path: str, closed: str) -> Spec:
+def with_check(spec: Spec, path: str, closed: str, *, restored: bool = False) -> Spec:
     """The spec of a container without a slice, which does not start if a number of `closed` is open to it."""
-    return {**spec, "hooks": _checked(of_others(spec), path, closed)}
+    return {**spec, "hooks": _checked(of_others(spec), path, closed, restored=restored)}
 
 
-def _checked(stages: dict[str, list[dict[str, Any]]], path: str, closed: str) -> dict[str, list[dict[str, Any]]]:
+def _checked(
+    stages: dict[str, list[dict[str, Any]]], path: str, closed: str, *, restored: bool = False
+) -> dict[str, list[dict[str, Any]]]:
     if not closed:
         return stages
     late = (("poststart", "confirm"),) if _runs_late(stages) else ()
-    for stage, which in (("createContainer", "check"), *late):
+    early = (("createRuntime", "confirm"),) if restored else ()  # runc restores without createContainer
+    for stage, which in (*early, ("createContainer", "check"), *late):
         stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--closed={closed}")]
     return stages

@@ -215,7 +215,7 @@ class Daemon:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
             admit.check_disable(wanted, self.config.container)
             closed = await whole.check(config, self.inventory, self.deps.facts, spec, majors, variables, wanted)
-            whole.add_check(directory, spec, options.hook_path, closed)
+            whole.add_check(directory, spec, options.hook_path, closed, restored=message.verb == "restore")
             self._log.info("passed", id=container_id, why=wanted.why)
             reply = {"ok": True, "action": "pass"} | ({"closed": closed} if closed else {})
             return granted.with_warnings(reply, container_id, variables, wanted.warning)
@@ -253,8 +253,8 @@ class Daemon:
         message = request.message
         async with self.admission:
             if grant.mps is None:
-                facts, directory = self.deps.facts, message.bundle
-                closed = await whole.give(self.config, self.inventory, facts, grant, spec, directory, options)
+                facts = self.deps.facts
+                closed = await whole.give(self.config, self.inventory, facts, grant, spec, message, options)
             else:
                 bundle.check(message.bundle)
                 await self._end_earlier_life(message.id)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
 from cgpu_common.model import Devices, Gpu, NotSliced
+from cgpu_common.wire import Message
 from cgpud import bundle, config_json, hooks, numbers, oci, unsliced
 from cgpud.admit import choose, why_unshared
 from cgpud.config_json import Spec
@@ -50,23 +51,31 @@ async def check(
     return unsliced.blocked_numbers(gpus, _refuses(config))
 
 
-def add_check(directory: str, spec: Spec, hook_path: str, closed: str) -> None:
+def add_check(directory: str, spec: Spec, hook_path: str, closed: str, *, restored: bool) -> None:
     """Into config.json, unless there is nothing to check."""
     if closed:
-        bundle.write(directory, oci.with_driver_closed(hooks.with_check(spec, hook_path, closed)))
+        checked = hooks.with_check(spec, hook_path, closed, restored=restored)
+        bundle.write(directory, oci.with_driver_closed(checked))
 
 
 async def give(
-    config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: Spec, directory: str, options: oci.Options
+    config: Config,
+    inventory: Inventory,
+    facts: Facts,
+    grant: Grant,
+    spec: Spec,
+    message: Message,
+    options: oci.Options,
 ) -> str:
-    """Write the real nodes of the grant's GPU, and no other, into config.json. Returns the numbers that hooks may not
-    open. Raises Refused."""
+    """Write the real nodes of the grant's GPU, and no other, into config.json of the message's bundle. Returns the
+    numbers that hooks may not open. Raises Refused."""
     gpu = await chosen(config, inventory, grant)
     if why := why_unshared(gpu):
         raise Refused(why)
     edited, closed = with_nodes(facts, gpu, spec, options)
     edited = oci.with_environment(edited, grant.variables)
-    bundle.write(directory, hooks.with_check(edited, options.hook_path, closed))
+    checked = hooks.with_check(edited, options.hook_path, closed, restored=message.verb == "restore")
+    bundle.write(message.bundle, checked)
     return closed
 
 

@@ -267,6 +267,17 @@ async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> No
         assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
 
 
+async def test_what_runc_restores_without_createcontainer(node: Node) -> None:
+    """Its device rules are those of the config.json that it is restored from."""
+    node.config = parse('[gpu]\nunsliced = "refuse"')
+    path = plain(node, (), hooks=False)
+    async with node.running():
+        reply = await node.ask(op="prepare", id=ID, bundle=str(path), verb="restore")
+        assert reply["closed"] == "195:0-0"
+    (early,) = json.loads((path / "config.json").read_text())["hooks"]["createRuntime"]
+    assert early["args"] == ["cgpu-runtime", "hook", "confirm", "--closed=195:0-0"]
+
+
 async def test_a_property_of_the_unit_beside_no_slice(node: Node) -> None:
     path = plain(node, (), hooks=False) / "config.json"
     spec = {**json.loads(path.read_text()), "annotations": {"org.systemd.property.DevicePolicy": "'auto'"}}
