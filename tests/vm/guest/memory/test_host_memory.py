@@ -315,7 +315,7 @@ def test_registers_are_no_memory_of_the_process(box: Box, gpu: nv.Gpu, kernel_lo
     """Where NVIDIA's driver can pin nothing it looks for registers, and holds no reference to what it finds."""
     mapping = gpu.map_cpu(gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)
     before = box.stat("refused_calls")
-    assert pin(gpu, mapping.address, 4096)[0] == nv.NV_ERR_INVALID_ADDRESS
+    assert pin(gpu, mapping.addr, 4096)[0] == nv.NV_ERR_INVALID_ADDRESS
     assert box.stat("refused_calls") == before + 1
     with memory_of(MIB) as gone:
         pass
