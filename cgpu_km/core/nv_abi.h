@@ -192,6 +192,7 @@
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_SPARSE	0x4000000
+#define NVOS32_ALLOC_FLAGS_WPR		0xc0000000u	/* from what RM keeps of the card */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
 #define NV_CHANNEL_H_ERROR		0	/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h */

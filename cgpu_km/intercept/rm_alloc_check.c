@@ -288,10 +288,12 @@ u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
  * would each break a frame of 2 MiB, and the other containers would get no pages of
  * that size. An alignment can do the same, so an aligned allocation is charged at least
  * its alignment. Virtual addresses are not checked here: they take no video memory.
+ * With the flags of a protected region the memory comes from what RM keeps of the card for the contexts
+ * of all, where the administrator has disabled scrubbing (vidmemConstruct(); RMDisableScrubOnFree).
  */
 u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes)
 {
-	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END)) {
+	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END | NVOS32_ALLOC_FLAGS_WPR)) {
 		ckm_call_denied(a->rc->call, "place of video memory, flags", flags);
 		return NV_ERR_ARGUMENT;
 	}

@@ -239,6 +239,7 @@ def test_the_first_gpus_memory_by_a_dma_buf_of_the_seconds(both: Both):
 
 FIXED, BEGIN_END, VIRTUAL, LAZY = 0x10, 0x20000, 0x80000, 0x400
 ALIGNMENT_FORCE = 0x100
+WPR1, WPR2 = 1 << 30, 1 << 31
 PLACES = [{"flags": FIXED, "offset": 4 * MIB}, {"flags": BEGIN_END, "range_lo": 4 * MIB, "range_hi": 6 * MIB - 1}]
 
 
@@ -251,7 +252,15 @@ def test_one_block_in_each_frame_by_its_address(box: Box, gpu: nv.Gpu, place: di
     assert gpu.alloc_sysmem(64 << 10, flags=place["flags"])[0] == nv.NV_OK, "its own memory"
 
 
-@pytest.mark.parametrize("flags", [FIXED, BEGIN_END])
+@pytest.mark.parametrize("flags", [WPR1, WPR2])
+def test_memory_that_the_driver_keeps_for_the_contexts_of_all(box: Box, gpu: nv.Gpu, flags: int):
+    """Where scrubbing is disabled, memory of a protected region comes from there."""
+    refused = box.stat("refused_calls")
+    assert gpu.alloc_vidmem(64 << 10, flags=flags)[0] == NV_ERR_INVALID_ARGUMENT
+    assert (box.stat("refused_calls"), box.used) == (refused + 1, 0)
+
+
+@pytest.mark.parametrize("flags", [FIXED, BEGIN_END, WPR1, WPR2])
 def test_one_block_in_each_frame_by_the_old_call(box: Box, gpu: nv.Gpu, flags: int):
     arg = (ctypes.c_uint32 * 46)()
     arg[0], arg[1], arg[2], arg[13] = gpu.rm.handle, gpu.device, 2, flags
