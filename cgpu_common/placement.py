@@ -244,7 +244,7 @@ def place(
     if need.choice != ANY:
         gpus = [gpu if gpu.why else replace(gpu, why=need.choice.lack(gpu)) for gpu in gpus]
     sizes = {gpu.index: gpu for gpu in gpus}
-    free = {gpu.index: gpu.size - used.get(gpu.index, NOTHING) for gpu in gpus if not gpu.why}
+    free = rooms(gpus, used)
     fitting = {index: room for index, room in free.items() if need.load_on(sizes[index]).fits(room)}
     if len(fitting) >= need.gpus:
         chosen = tuple(sorted(links.best(_order(policy, fitting), need.gpus, ranks(gpus))))
@@ -255,6 +255,21 @@ def place(
         if found is not None:
             return found
     return refusal(need, gpus, used, (unit, core_unit), split)
+
+
+def rooms(gpus: Sequence[Gpu], used: Mapping[int, Load]) -> dict[int, Load]:
+    """What is left of each GPU that takes containers. More than all may be taken."""
+    return {gpu.index: gpu.size - used.get(gpu.index, NOTHING) for gpu in gpus if not gpu.why}
+
+
+def free_units(gpus: Sequence[Gpu], used: Mapping[int, Load]) -> dict[int, int]:
+    """The most that one more container with memory alone gets of each GPU."""
+    left = rooms(gpus, used)
+    return {gpu.index: max(left[gpu.index].units, 0) if _takes_one(left.get(gpu.index)) else 0 for gpu in gpus}
+
+
+def _takes_one(room: Load | None) -> bool:
+    return room is not None and room.slots > 0
 
 
 def _split(need: PodNeed, free: Mapping[int, Load], sizes: Mapping[int, Gpu], policy: str) -> Placement | None:

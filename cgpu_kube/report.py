@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cgpu_common.placement import NOTHING, Load, NoRoom
+from cgpu_common.placement import NOTHING, Load, NoRoom, free_units
 from cgpu_kube import dra, pods
 from cgpu_kube.errors import Refused
 from cgpu_kube.ledger import Held, Ledger, Node
@@ -228,6 +228,7 @@ def as_json(report: Report) -> Object:
 
 def _node_json(ledger: Ledger, node: Node) -> Object:
     loads = placed(ledger, node)
+    free = free_units(node.gpus, ledger.used(node.name))
     return {
         "name": node.name,
         "address": node.address,
@@ -241,6 +242,7 @@ def _node_json(ledger: Ledger, node: Node) -> Object:
                 "index": gpu.index,
                 "units": gpu.units,
                 "allocated_units": loads.get(gpu.index, NOTHING).units,
+                "free_units": free[gpu.index],
                 "allocated_core_percent": loads.get(gpu.index, NOTHING).core,
                 "containers": loads.get(gpu.index, NOTHING).slots,
                 "why": gpu.why,

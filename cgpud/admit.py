@@ -183,7 +183,7 @@ def _slots_on(gpu: Gpu, containers: Sequence[Container] | None) -> list[tuple[Co
 def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | None, names: Names) -> None:
     limits = gpu.limits if gpu.limits is not None else sum(slot.limit for _, slot in _slots_on(gpu, containers))
     room = gpu.total_mib if gpu.room_mib is None else gpu.room_mib
-    left = most_mib(gpu) - -(-limits // MIB)
+    left = _left_mib(gpu, limits)
     if want_mib <= left:
         return
     there = _slots_on(gpu, containers)
@@ -231,11 +231,30 @@ def most_mib(gpu: Gpu) -> int:
     return room * gpu.overcommit // 100
 
 
+def _left_mib(gpu: Gpu, limits: int) -> int:
+    """@limits: bytes, of its containers together."""
+    return most_mib(gpu) - -(-limits // MIB)
+
+
+def _most_instances(gpu: Gpu) -> int:
+    return min(gpu.max_inst, MAX_INST_MAX)
+
+
+def free_mib(gpu: Gpu) -> int | None:
+    """The largest limit of one more container of weight 1; None: not known, of an older module or a GPU that no
+    container has used yet."""
+    if gpu.limits is None or not gpu.total_mib:
+        return None
+    if why_unshared(gpu) or gpu.instances >= _most_instances(gpu):
+        return 0
+    return max(_left_mib(gpu, gpu.limits), 0)
+
+
 def _grant_weight(
     gpu: Gpu, requested: int, containers: Sequence[Container] | None, names: Names
 ) -> tuple[int, str | None]:
     instances = gpu.instances if gpu.limits is not None else len(_slots_on(gpu, containers))
-    most = min(gpu.max_inst, MAX_INST_MAX)
+    most = _most_instances(gpu)
     if instances >= most:
         holders = ", ".join(_name(container, names) for container, _ in _slots_on(gpu, containers))
         limit = f"max_inst={most}" if most == gpu.max_inst else f"{most}, the most that a GPU takes,"

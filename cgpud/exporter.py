@@ -60,11 +60,13 @@ class Exporter:
         async with self._one_at_a_time:
             # Of a slice that several containers share, one of them.
             bundles = {record.kernel_key[0]: record.bundle for record in self._daemon.records.values()}
+            drift, free = await self._daemon.by_gpu()
             figures = metrics.DaemonFigures(
                 kernel_events=dict(self._daemon.kernel_events),
                 admissions=dict(self._daemon.admissions),
                 draining=self._daemon.deps.draining(),
-                drift=await self._daemon.drift_counts(),
+                drift=drift,
+                free=free,
                 sensors=(await self._daemon.queries.gpus())["gpus"],
                 mps=self._daemon.mps.rows(),
                 mps_blind=bool(self._daemon.mps.blind),

@@ -388,8 +388,9 @@ class Daemon:
         self._log.info("bound", id=message.id, pid=pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
-    async def drift_counts(self) -> dict[int, int]:
-        return report.drift_counts(self.config, await self.inventory.snapshot())
+    async def by_gpu(self) -> tuple[dict[int, int], dict[int, int]]:
+        gpus = await self.inventory.snapshot()
+        return report.drift_counts(self.config, gpus), report.free_bytes(gpus)
 
     async def _end_earlier_life(self, container_id: str) -> None:
         """End the last run under this id: an engine reuses it when it starts a stopped container."""

@@ -48,6 +48,7 @@ class DaemonFigures:
     mps: Sequence[Mapping[str, Any]] = ()  # the rows of the answer to `mps`
     mps_blind: bool = False
     mps_ended: Mapping[str, int] = field(default_factory=dict)  # clients, by result
+    free: Mapping[int, int] = field(default_factory=dict)  # GPU index -> bytes that one more container may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,14 +450,12 @@ def _of_mps(daemon: DaemonFigures) -> Iterator[Metric]:
     yield ended
 
 
-def _drift(daemon: DaemonFigures, snapshot: Snapshot) -> Metric:
-    drift = GaugeMetricFamily(
-        "cgpu_gpu_settings_drift", "Settings whose value differs from cgpu.toml.", labels=GPU_LABELS
-    )
+def _by_index(name: str, about: str, values: Mapping[int, int], snapshot: Snapshot) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=GPU_LABELS)
     for gpu in snapshot.gpus:
-        if gpu.index in daemon.drift:
-            drift.add_metric((str(gpu.index), gpu.uuid), daemon.drift[gpu.index])
-    return drift
+        if gpu.index in values:
+            family.add_metric((str(gpu.index), gpu.uuid), values[gpu.index])
+    return family
 
 
 def families(scrape: Scrape) -> Iterator[Metric]:
@@ -472,7 +471,9 @@ def families(scrape: Scrape) -> Iterator[Metric]:
     yield from _of_daemon(scrape.daemon)
     yield from _of_mps(scrape.daemon)
     if scrape.snapshot is not None:
-        yield _drift(scrape.daemon, scrape.snapshot)
+        drift, free, there = scrape.daemon.drift, scrape.daemon.free, scrape.snapshot
+        yield _by_index("cgpu_gpu_settings_drift", "Settings whose value differs from cgpu.toml.", drift, there)
+        yield _by_index("cgpu_gpu_memory_free_bytes", "Largest limit that one more container gets.", free, there)
         yield from _of_containers(scrape, scrape.snapshot)
         yield from _of_slots(scrape.snapshot)
         yield from _of_pods(scrape, scrape.snapshot)

@@ -10,7 +10,7 @@ from typing import Any
 from cgpu_common import settings
 from cgpu_common.config import Config
 from cgpu_common.model import MIB, Container, Gpu, Record
-from cgpud.admit import most_mib, why_unshared
+from cgpud.admit import free_mib, most_mib, why_unshared
 
 
 def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -61,3 +61,9 @@ def drift_counts(config: Config, inventory: Sequence[Gpu]) -> dict[int, int]:
     """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
     rows = Counter(row["index"] for row in settings.drift(config.gpu, config.gpus, inventory))
     return {gpu.index: rows[gpu.index] for gpu in inventory if gpu.kernel is not None and gpu.index is not None}
+
+
+def free_bytes(inventory: Iterable[Gpu]) -> dict[int, int]:
+    """What admission lets into each GPU of the kernel, by its index."""
+    free = {gpu.index: free_mib(gpu) for gpu in inventory if gpu.index is not None}
+    return {index: mib * MIB for index, mib in free.items() if mib is not None}

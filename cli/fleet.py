@@ -21,7 +21,7 @@ METRICS = (
     *("cgpu_gpu_instances", "cgpu_gpu_max_instances", "cgpu_gpu_free_weight", "cgpu_gpu_memory_total_bytes"),
     *("cgpu_gpu_memory_limits_bytes", "cgpu_gpu_memory_used_bytes", "cgpu_container_info"),
     *("cgpu_container_memory_limit_bytes", "cgpu_container_memory_used_bytes", "cgpu_container_weight"),
-    *("cgpu_container_high_priority", "cgpu_container_dying"),
+    *("cgpu_container_high_priority", "cgpu_container_dying", "cgpu_gpu_memory_free_bytes"),
 )
 SHARE = "cgpu_container_gpu_seconds_total"
 OK, DRAINING, NO_MODULE, DOWN = "ok", "draining", "no module", "down"
@@ -59,7 +59,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Gpu:
-    """@free_bytes: of the card's memory, what no limit takes; None: the size is not known yet."""
+    """@admitted_bytes: what admission gives to one more container; None: a cgpud of before does not say."""
 
     index: int
     uuid: str = ""
@@ -73,9 +73,13 @@ class Gpu:
     used_bytes: int = 0
     why: str = ""  # why it takes no pod, by Kubernetes
     containers: tuple[Container, ...] = ()
+    admitted_bytes: int | None = None
 
     @property
     def free_bytes(self) -> int | None:
+        """None: the size is not known yet."""
+        if self.admitted_bytes is not None:
+            return self.admitted_bytes
         return max(0, self.total_bytes - self.limits_bytes) if self.total_bytes else None
 
 
@@ -180,7 +184,7 @@ def _gpus_by_node(series: _Series, shares: Sequence[Sample]) -> dict[str, list[G
     info, policy, total = place("cgpu_gpu_info"), place("cgpu_gpu_policy"), place("cgpu_gpu_memory_total_bytes")
     limits, used = place("cgpu_gpu_memory_limits_bytes"), place("cgpu_gpu_memory_used_bytes")
     instances, most = place("cgpu_gpu_instances"), place("cgpu_gpu_max_instances")
-    weight = place("cgpu_gpu_free_weight")
+    weight, free = place("cgpu_gpu_free_weight"), place("cgpu_gpu_memory_free_bytes")
     is_native = {key for key, (_, value) in policy.items() if not policies.of(int(value)).limits}
     containers = _containers(series, shares, is_native)
     out: dict[str, list[Gpu]] = {}
@@ -200,6 +204,7 @@ def _gpus_by_node(series: _Series, shares: Sequence[Sample]) -> dict[str, list[G
             _whole(limits, key),
             _whole(used, key),
             containers=tuple(containers.get(key, ())),
+            admitted_bytes=_whole(free, key) if key in free else None,
         )
         out.setdefault(key[0], []).append(gpu)
     return out

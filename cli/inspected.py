@@ -58,6 +58,7 @@ def _node_of_kubernetes(found: Mapping[str, Any]) -> Node:
             limits_bytes=_amount(gpu["allocated_units"]) * unit,
             why=str(gpu["why"]),
             containers=tuple(held.get(_amount(gpu["index"]), ())),
+            admitted_bytes=_amount(gpu["free_units"]) * unit if "free_units" in gpu else None,
         )
         for gpu in found["gpus"]
     ]

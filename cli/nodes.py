@@ -85,7 +85,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> in
 @click.option("--state", "states", type=click.Choice(fleet.STATES), multiple=True,
               help="Only nodes in this state; repeatable.")  # fmt: skip
 @click.option("--free", "free_bytes", callback=_size, metavar="SIZE",
-              help="Only GPUs with this much memory that no container has, on nodes that take some.")  # fmt: skip
+              help="Only GPUs where one more container gets this much memory, on nodes that take some.")  # fmt: skip
 @click.option("--pod", default="", metavar="PART", help="Only containers with this in namespace/pod/name.")
 @click.option("--sort", type=click.Choice(fleet.SORTS), default="name", show_default=True, help="Order of nodes.")
 @as_json_option

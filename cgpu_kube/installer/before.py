@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from cgpu_common.files import write_file
 from cgpu_kube.installer.host import BEFORE, BUILD, LIST
 
 STAGE = f"{BEFORE}/stage"  # as `scripts/install put` takes it
@@ -29,7 +30,7 @@ def keep(root: Path, modules: Path, dkms: str) -> None:
             _keep_file(found, target, is_edited=path.startswith("/etc/"))
     shutil.copy2(root / LIST, new / "MANIFEST")
     shutil.copy2(root / BUILD, new / "BUILD")
-    (new / "dkms").write_text(dkms)
+    write_file(new / "dkms", dkms, 0o644)
     if modules.is_dir():
         shutil.copytree(modules, new / "modules")
     shutil.rmtree(root / BEFORE, ignore_errors=True)
@@ -50,8 +51,7 @@ def _keep_file(found: Path, target: Path, *, is_edited: bool) -> None:
 
 def restore_list(root: Path) -> None:
     """After the files: the list of before has the checksums of the configuration as it came then."""
-    shutil.copy2(root / _LIST, root / f"{LIST}.new")
-    (root / f"{LIST}.new").rename(root / LIST)
+    write_file(root / LIST, (root / _LIST).read_text(), 0o644)
 
 
 def restore_modules(root: Path, target: Path) -> bool:

@@ -133,6 +133,9 @@ def test_one_pod_and_json(kubectl: Path, tmp_path: Path) -> None:
     assert found["schema_version"] == 1
     node = found["nodes"][0]
     assert [one["allocated_units"] for one in node["gpus"]] == [6, 23]
+    assert [one["free_units"] for one in node["gpus"]] == [9, 0], "GPU 1 is lost"
+    vendors = next(one for one in found["nodes"] if one["name"] == "v1")
+    assert [(one["allocated_units"], one["free_units"]) for one in vendors["gpus"]] == [(0, 6)], "2 wait somewhere"
     assert node["pods"][1]["containers"] == {"x": [1], "y": [1]}
     assert found["nodes"][1]["unplaced_units"] == 2 and found["nodes"][1]["pods"][0]["units"] is None
     assert {one["pod"] for one in found["pending"]} == {"default/big", "default/zero"}

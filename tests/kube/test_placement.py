@@ -23,6 +23,7 @@ from cgpu_common.placement import (
     NoRoom,
     Placement,
     PodNeed,
+    free_units,
     loads_of,
     peak,
     place,
@@ -39,6 +40,15 @@ def one(units: int, core: int = 0, gpus: int = 1) -> PodNeed:
 
 def many(*units: int) -> PodNeed:
     return PodNeed(tuple(Need(f"c{i}", each) for i, each in enumerate(units)))
+
+
+@given(st.integers(0, 80), st.integers(0, 90), st.integers(0, 21), st.sampled_from(["", "is lost"]))
+def test_what_is_free_is_what_a_container_gets(units: int, taken: int, containers: int, why: str) -> None:
+    gpu = Gpu(3, units, slots=20, why=why)
+    used = {3: Load(taken, slots=containers)}
+    free = free_units((gpu,), used)[3]
+    assert isinstance(place(one(free + 1), (gpu,), used), NoRoom)
+    assert not free or isinstance(place(one(free), (gpu,), used), Placement)
 
 
 def chosen(found: Placement | NoRoom) -> tuple[int, ...]:

@@ -201,6 +201,20 @@ def test_all_of_them_may_be_down(fake: Fake) -> None:
     assert [one["state"] for one in listed("--prometheus", fake.url)["nodes"]] == ["down", "down"]
 
 
+def test_free_is_what_admission_lets_in(fake: Fake) -> None:
+    """Not the total less the limits, of which the driver has a part; a node of before does not say."""
+    for name, free in (("gpu-1", 11 * GIB), ("gpu-2", 0), ("old", None)):
+        found, shares = node(name, 1)
+        at = {"gpu": 0, "uuid": f"GPU-{name}-0"}
+        found += [sample("cgpu_gpu_memory_free_bytes", free, name, **at)] if free is not None else []
+        fake.add((found, shares), name)
+    by_name = {one["name"]: one["gpus"][0]["free_bytes"] for one in listed("--prometheus", fake.url)["nodes"]}
+    assert by_name == {"gpu-1": 11 * GIB, "gpu-2": 0, "old": 12 * GIB}
+    assert {one["name"] for one in listed("--prometheus", fake.url, "--free", "11GiB")["nodes"]} == {"gpu-1", "old"}
+    rows = [row.split() for row in nodes("--prometheus", fake.url).stdout.splitlines()[1:4]]
+    assert {row[0]: row[5] for row in rows} == {"gpu-1": "11264", "gpu-2": "0", "old": "12288"}
+
+
 def test_a_line_for_each_gpu_and_container(three: Fake) -> None:
     rows = nodes("--prometheus", three.url, "--by", "gpus", "--node", "gpu-1*").stdout.splitlines()
     assert rows[1].split() == ["gpu-10", "0", "Tesla", "T4", "weighted", "3/20", "17", "12288/16384", "4096", "3072"]
@@ -268,7 +282,7 @@ def test_labels_and_a_token(three: Fake, tmp_path: Path) -> None:
 def test_every_metric_of_it_is_exported() -> None:
     page = (ROOT / "docs/user/metrics.md").read_text()
     assert [name for name in (*fleet.METRICS, fleet.SHARE) if f"`{name}`" not in page] == []
-    names = {one.name for one in (*metrics.SLOT_FIGURES, *metrics.GPU_FIGURES)}
+    names = {one.name for one in (*metrics.SLOT_FIGURES, *metrics.GPU_FIGURES)} | {"cgpu_gpu_memory_free_bytes"}
     assert {one for one in fleet.METRICS if re.match("cgpu_(gpu|container)_(?!info)", one)} <= names
 
 
@@ -404,9 +418,9 @@ INSPECTED = {
             "unplaced_units": 0,
             "gpus": [
                 {"index": 0, "units": 15, "allocated_units": 6, "allocated_core_percent": 0, "containers": 1,
-                 "why": ""},
+                 "why": "", "free_units": 8},
                 {"index": 1, "units": 79, "allocated_units": 0, "allocated_core_percent": 0, "containers": 0,
-                 "why": "is marked unhealthy by an administrator"},
+                 "why": "is marked unhealthy by an administrator", "free_units": 0},
             ],
             "pods": [{"name": "small", "namespace": "team", "uid": "u", "units": {"0": 6},
                       "containers": {"main": [0]}}],
@@ -431,7 +445,7 @@ def kubectl(tmp_path: Path, text: str | bytes, status: int = 0, error: str | byt
 def test_the_pods_that_wait(three: Fake, tmp_path: Path) -> None:
     program = kubectl(tmp_path, json.dumps(INSPECTED))
     lines = nodes("--kubernetes", "--kubectl", program).stdout.splitlines()
-    assert lines[1].split() == ["n1", "ok", "2", "1", "6/94", "80896", "0", "-", "-"]
+    assert lines[1].split() == ["n1", "ok", "2", "1", "6/94", "8192", "0", "-", "-"], "GPU 1 takes none"
     assert lines[4:] == [
         "waits: team/huge", *(f"  n{number}: 60 GiB asked for" for number in range(3)), "  and 6 more nodes",
     ]  # fmt: skip

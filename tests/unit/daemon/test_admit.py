@@ -15,7 +15,7 @@ from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.model import MIB, Container, Devices, Gpu, KernelGpu, Plan, Request, Slot, SlotRequest, SlotWant
 from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps
-from cgpud.admit import NeedsContainerList, admit, check_grant
+from cgpud.admit import NeedsContainerList, admit, check_grant, free_mib
 from cgpud.env import VISIBLE
 from cgpud.limits import CONTEXT_MIB
 
@@ -43,6 +43,42 @@ def sentence(request: Request, gpus: list[Gpu], there: list[Container] | None = 
     with pytest.raises(Refused) as caught:
         admit(request, gpus, there or [], limits)
     return str(caught.value)
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(0, 20_000),
+    st.integers(0, 15109) | st.none(),
+    st.sampled_from([100, 150]),
+    st.sampled_from(["", "lost"]),
+)
+def test_what_is_free_is_what_admission_lets_in(
+    max_inst: int, held: int, room: int | None, overcommit: int, lost: str
+) -> None:
+    """To the MiB: `cgpu nodes` and the metric have the number of the admission itself."""
+    there = [holder("a", held)] if held else []
+    one = gpu(max_inst=max_inst, free_weight=max_inst, room_mib=room, overcommit=overcommit, lost=lost)
+    one = replace(one, limits=held * MIB, instances=len(there))
+    free = free_mib(one)
+    assert free is not None
+
+    def takes(mib: int) -> bool:
+        exact = (SlotRequest(one.uuid, mib, 1),)
+        wanted = Request(Devices("a grant", items=(one.uuid,)), (), 0, exact=exact)
+        try:
+            admit(wanted, [one], there)
+        except Refused:
+            return False
+        return True
+
+    assert not takes(free + 1)
+    if free >= CONTEXT_MIB + 1:
+        assert takes(min(free, one.total_mib))
+
+
+def test_what_is_free_is_not_known_of_an_older_module() -> None:
+    assert free_mib(gpu()) is None and free_mib(gpu(limits=0, total_mib=0)) is None
+    assert free_mib(gpu(limits=0)) == 15109 and free_mib(gpu(limits=0, instances=20)) == 0
 
 
 def test_the_published_example() -> None:

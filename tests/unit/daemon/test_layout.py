@@ -173,7 +173,7 @@ def test_a_library_has_one_user(library: str, module: str) -> None:
 WRITERS = {
     "cgpu_common/files.py": "the helper",
     "cgpud/mps_unit.py": "empty files in a folder of root, below /run",
-    "cgpu_kube/installer/before.py": "in a folder that it has made anew, and the installer's list of files",
+    "cgpu_kube/installer/before.py": "a folder below /var/lib/cgpu that it has just made",
     "cgpu_kube/installer/command.py": "the file that the kubelet mounts for a container's last words",
     "cli/bundle.py": "an archive in memory",
     "cli/drain.py": "an empty file, whose creation replaces nothing",

@@ -85,7 +85,15 @@ CARD = {
 CLIENT = {"id": "c" * 64, "pod": "team/p", "container": "main", "uuid": UUID, "grant_mib": 2048, "used_mib": 3000}
 CLIENT |= {"overs": 2, "ended": 1}
 FIGURES = metrics.DaemonFigures(
-    {"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,), (CLIENT,), True, {"ended": 1}
+    {"refused": 3},
+    {"sliced": 5, "unsliced": 1, "refused": 2},
+    True,
+    {0: 2},
+    (CARD,),
+    (CLIENT,),
+    True,
+    {"ended": 1},
+    {0: 108 * MIB},
 )
 NOTHING = metrics.DaemonFigures()
 
@@ -186,6 +194,7 @@ def test_every_figure(tree: Tree) -> None:
     ]
     assert value(found, "cgpu_draining") == 1
     assert value(found, "cgpu_gpu_settings_drift", gpu="0", uuid=UUID) == 2
+    assert value(found, "cgpu_gpu_memory_free_bytes", gpu="0", uuid=UUID) == 108 * MIB
 
 
 def use_of(tree: Tree, bundle: str, **card: object) -> dict[str, list[float]]:
