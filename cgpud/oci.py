@@ -238,19 +238,27 @@ class _Bind:
         return any(_is_below(directory, one) or _is_below(one, directory) for one in paths or self.paths)
 
 
+def _brought(spec: Spec) -> list[Mapping[str, Any]]:
+    """The binds, and the container's root, which a runtime binds with all that is mounted below it."""
+    found: list[Mapping[str, Any]] = [mount for mount in mounts(spec) if _is_bind(mount)]
+    root = json_object(spec.get("root"), "root")
+    if root.get("path"):
+        found.append({"source": root["path"], "options": ["rbind", "ro" if root.get("readonly") is True else "rw"]})
+    return found
+
+
 def bind_sources(spec: Spec) -> set[str]:
     """What check_isolation() resolves."""
-    return {DAEMON_DIRECTORY, *(str(mount.get("source")) for mount in mounts(spec) if _is_bind(mount))}
+    return {DAEMON_DIRECTORY, *(str(mount.get("source")) for mount in _brought(spec))}
 
 
 def _binds(spec: Spec, resolve: Callable[[str], Collection[str]]) -> list[_Bind]:
     found = []
-    for mount in mounts(spec):
-        if _is_bind(mount):
-            text = str(mount.get("source"))
-            behind, *others = map(clean, resolve(text))
-            own = frozenset((clean(text), behind))
-            found.append(_Bind(mount, own, own.union(others)))
+    for mount in _brought(spec):
+        text = str(mount.get("source"))
+        behind, *others = map(clean, resolve(text))
+        own = frozenset((clean(text), behind))
+        found.append(_Bind(mount, own, own.union(others)))
     return found
 
 

@@ -472,6 +472,38 @@ def test_a_bind_that_brings_the_daemons_socket(source: str, brings: bool) -> Non
         edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
+@pytest.mark.parametrize(
+    ("root", "what"),
+    [
+        ("/", "which brings /run/cgpu, where"),
+        ("/run", "which brings /run/cgpu, where"),
+        ("/srv/link", "which brings /run/cgpu, where"),
+        ("/sys/fs", "the host's cgroups"),
+        ("/srv/mount", "the host's GPU driver"),
+        ("/srv/rootfs", ""),
+        ("rootfs", ""),
+    ],
+)
+def test_a_root_that_is_the_hosts(root: str, what: str) -> None:
+    """podman run --rootfs, ctr run --rootfs: a runtime binds it with what is mounted below."""
+    lines = "33 25 0:50 / /srv/mount/proc rw - proc proc rw"
+    places = Places([*MOUNTS, *cgroup.mounts(lines)], oci.GUARDED)
+    behind = {"/srv/link": "/run"}
+    spec = docker()
+    spec["root"] = {"path": root}
+    assert root in oci.bind_sources(spec)
+
+    def check() -> None:
+        resolve = partial(host_paths.find, "/srv/bundle", places)
+        oci.check_isolation(spec, OPTIONS, resolve=lambda path: resolve(behind.get(path, path)), cgroups="v2")
+
+    if not what:
+        check()
+        return
+    with pytest.raises(Refused, match=what):
+        check()
+
+
 @pytest.mark.parametrize("to", ["/run", "/run/cgpu/state", "/var/run/cgpu", "relative", "chain", "/var/log/../.."])
 @pytest.mark.parametrize("below", ["", "/", "/./"])
 def test_a_link_of_the_host_to_the_daemons_socket(tmp_path: Path, to: str, below: str) -> None:

@@ -78,6 +78,34 @@ def test_a_table_of_that_kind_would_be_found(kind: str):
     assert tables_of(text) == {"some": {"first"}}
 
 
+#: Of the OCI runtime specification 1.3, config.md and config-linux.md.
+PARTS = {
+    *("ociVersion", "root", "mounts", "hostname", "domainname", "hooks", "annotations", "vm"),
+    *(
+        f"process.{name}"
+        for name in (
+            *("terminal", "consoleSize", "cwd", "env", "args", "user", "rlimits", "apparmorProfile", "capabilities"),
+            *("noNewPrivileges", "oomScoreAdj", "scheduler", "selinuxLabel", "ioPriority", "execCPUAffinity"),
+        )
+    ),
+    *(
+        f"linux.{name}"
+        for name in (
+            *("namespaces", "uidMappings", "gidMappings", "timeOffsets", "devices", "netDevices", "cgroupsPath"),
+            *("resources", "rootfsPropagation", "maskedPaths", "readonlyPaths", "mountLabel", "personality"),
+            *("intelRdt", "memoryPolicy", "sysctl", "seccomp"),
+        )
+    ),
+}
+
+
+def test_each_part_of_a_containers_configuration_is_on_the_page():
+    section = PAGE.partition("\n## 4. ")[2].partition("\nA file that is damaged")[0]
+    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert sorted(named) == sorted(PARTS)
+
+
 def test_the_tests_that_the_page_names_exist():
     files = sorted((REPO / "tests").rglob("test_*.py"))
     there = {path.stem for path in files}
