@@ -182,7 +182,7 @@ class Stand:
         self.api = self.cluster.up(self.seconds * 3)
         self.import_image()
         self.label("cgpu")
-        for name in ("namespace", "node-rbac", "extender-rbac"):
+        for name in ("namespace", "node-rbac", "extender-rbac", "extender-scheduler"):
             for one in yaml.safe_load_all((DEPLOY / f"base/{name}.yaml").read_text()):
                 self.api.create(one)
         words = ("extender", "--insecure", f"--listen={EXTENDER}", self._log_in("cgpu-extender"))

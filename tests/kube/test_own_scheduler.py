@@ -84,7 +84,7 @@ def test_the_charts_values(helm: Path) -> None:
 def test_what_the_clusters_version_lacks_is_left_out() -> None:
     folder = REPO / "deploy/helm/cgpu/templates"
     assert 'semverCompare ">=1.25.0-0"' in (folder / "extender.yaml").read_text(), "the configuration's version"
-    send = (folder / "policy-send.yaml").read_text()
+    send = (folder / "policies.yaml").read_text()
     assert 'semverCompare ">=1.36.0-0"' in send and 'Has "admissionregistration.k8s.io/v1beta1/Mutating' in send
     assert "(1.36): they need schedulerName: cgpu-scheduler" in (folder / "NOTES.txt").read_text()
 

@@ -35,7 +35,7 @@ class Tree:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        for folder in ("scripts", "deploy/helm/cgpu"):
+        for folder in ("scripts", "deploy/helm/cgpu/files"):
             (top / folder).mkdir(parents=True)
         shutil.copy2(REPO / "scripts/release", top / "scripts/release")
         for name, text in {
@@ -47,6 +47,7 @@ class Tree:
             ".gitignore": "/build/\n",
         }.items():
             (top / name).write_text(text)
+        (top / "deploy/helm/cgpu/files/pods.yaml").symlink_to("../../../../VERSION")
         (top / "deploy/image").chmod(0o755)
         self.git("init", "-q", "-b", "main")
         self.commit()
@@ -102,10 +103,11 @@ def test_all_that_a_release_has(tree: Tree) -> None:
     }
     assert (tree.top / "build/release/cgpu-node-1.2.3-image.tar").read_text() == "for 6.1 a/b\n"
     with tarfile.open(tree.top / "build/release/cgpu-1.2.3.tar.gz") as source:
-        names = [name for name in source.getnames() if source.getmember(name).isfile()]
+        names = [name for name in source.getnames() if not source.getmember(name).isdir()]
     assert sorted(names) == sorted(f"cgpu-1.2.3/{name}" for name in tree.git("ls-files").splitlines())
     with tarfile.open(tree.top / "build/release/cgpu-chart-1.2.3.tgz") as chart:
         assert "cgpu/Chart.yaml" in chart.getnames()
+        assert chart.getmember("cgpu/files/pods.yaml").isfile(), "its links are followed"
     assert tree.tags == tree.git("rev-parse", "HEAD")
     assert tree.release().returncode == 0 and tree.made.keys() - {"SHA256SUMS"} == made.keys()
     assert {name: tree.made[name] for name in made} == made, "the same again"
