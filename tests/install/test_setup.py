@@ -86,3 +86,20 @@ def test_an_old_python_is_named(box: Box) -> None:
         "setup: this is not there: /usr/bin/python3 of 3.10 or later with venv"
         " (SYSTEM_PYTHON=/usr/bin/python3.11 names another one)\n"
     )
+
+
+def test_engines_that_were_set_up_by_hand_are_named(box: Box) -> None:
+    """Without the program a container does not start, or starts without its limit; `cgpu setup` knows of neither."""
+    files = {
+        "/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "/usr/bin/cgpu-runtime"}}}',
+        "/etc/crio/crio.conf.d/10-cgpu": 'runtime_path = "/usr/bin/cgpu-runtime"',
+        "/etc/nvidia-container-runtime/config.toml": 'runtimes = ["/usr/bin/cgpu-runtime", "runc", "crun"]',
+        "/etc/containers/containers.conf": "# nothing of ours",
+    }
+    for path, text in files.items():
+        box.must(f'mkdir -p {path.rpartition("/")[0]} && printf %s "$text" >{path}', text=text)
+    said = box.must("sh scripts/undo-engines").splitlines()
+    assert [line.split()[1] for line in said] == list(files)[:3]
+    assert all("still names cgpu-runtime" in line for line in said)
+    assert "does not start then" in said[0] and "without a slice" in said[2]
+    assert all(box.must(f"cat {path}") == text for path, text in files.items())
