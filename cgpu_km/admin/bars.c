@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns claims on the memory BARs of GPUs. Takes no lock. */
+#include <linux/err.h>
+#include <linux/fs.h>
 #include <linux/ioport.h>
+#include <linux/magic.h>
+#include <linux/mm.h>
 #include <linux/pci.h>
 
 #include "admin/bars.h"
@@ -40,6 +44,38 @@ void ckm_bars_claim(struct ckm_gpu *gpu)
 			pr_warn("GPU %u: BAR%u cannot be claimed (/proc/iomem), so root of a container may map it from sysfs\n",
 				gpu->index, i);
 	}
+}
+
+/* Since 5.13 all files of BARs have one mapping, by physical addresses. Before, each has its own. */
+static bool revoke(const struct ckm_gpu *gpu, u32 i)
+{
+	const struct resource *bar = &gpu->pdev->resource[i];
+	struct file *file;
+	char path[64];
+	bool shared;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource%u", pci_name(gpu->pdev), i);
+	file = filp_open(path, O_RDONLY, 0);
+	if (IS_ERR(file))
+		return false;
+	shared = file_inode(file)->i_sb->s_magic == SYSFS_MAGIC && file->f_mapping != file_inode(file)->i_mapping;
+	if (shared)
+		unmap_mapping_range(file->f_mapping, bar->start, resource_size(bar), 1);
+	fput(file);
+	return shared;
+}
+
+/* The kernel takes away what was mapped before a claim, but not where the claim is within the driver's region. */
+void ckm_bars_revoke(struct ckm_gpu *gpu)
+{
+	u32 i;
+
+	for (i = 0; i < CKM_BARS; i++)
+		if (gpu->bar[i] && !revoke(gpu, i) && !gpu->bars_said) {
+			gpu->bars_said = true;
+			pr_warn("GPU %u: what is mapped of BAR%u from sysfs cannot be taken away: root of a container may have mapped it before\n",
+				gpu->index, i);
+		}
 }
 
 void ckm_bars_release(struct ckm_gpu *gpu)

@@ -9,6 +9,7 @@
 #include <linux/wait.h>
 
 #include "admin/attach.h"
+#include "admin/bars.h"
 #include "admin/instance.h"
 #include "core_ref.h"
 #include "intercept/front_file.h"
@@ -280,8 +281,11 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	ct->serial = ++last_serial;
 	list_add_tail(&ct->node, &ckm_containers);
 	__module_get(THIS_MODULE);
-	for (i = 0; i < ct->slot_count; i++)
+	for (i = 0; i < ct->slot_count; i++) {
+		/* At each start: an mmap that began before the claim may have ended after the last time. */
+		ckm_bars_revoke(ct->slot[i].gpu);
 		ckm_gpu_kick(ct->slot[i].gpu);
+	}
 	ckm_netlink_event(ct, CGPU_EVENT_CREATED);
 	return ct;
 

@@ -10,6 +10,7 @@
 #include "fields.h"
 #include "sched/effect_check.h"
 #include "state/container.h"
+#include "state/gone.h"
 #include "state/gpu.h"
 #include "state/notify.h"
 #include "state/rm_object.h"
@@ -89,15 +90,16 @@ static bool has_channels_of(const struct ckm_slot *slot, u32 pid)
 	return false;
 }
 
-/* The slot of the only container in which @pid has channels. CGPU_CHECK_IDLE: the engine
+/* The slot of the only container in which @pid has, or at @at had, channels. CGPU_CHECK_IDLE: the engine
  * was idle. CGPU_CHECK_FOREIGN: no container, or several of which one has high priority, which
  * could else hide its work behind a channel in another one. CGPU_CHECK_LOW: several without: a tenant
  * that has two containers could else spend a neighbour's high priority. Which of its channels was on
- * the engine no sample tells.
+ * the engine no sample tells. A process whose channels are all gone is taken for several of its
+ * container's priority.
  */
-static u32 slot_of_pid(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u32 pid)
+static u32 slot_of_pid(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u32 pid, u64 at)
 {
-	u32 found = CGPU_CHECK_FOREIGN, count = 0, slot;
+	u32 found = CGPU_CHECK_FOREIGN, only = CGPU_NO_SLOT, count = 0, gone, slot;
 	struct cgpu_sched_entity_view view;
 	bool high = false;
 
@@ -110,8 +112,13 @@ static u32 slot_of_pid(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u3
 		core->sched.slot_view(gpu->sched, slot, &view);
 		high |= view.highprio;
 		found = count++ ? CGPU_CHECK_LOW : slot;
+		only = slot;
 	}
-	return count > 1 && high ? CGPU_CHECK_FOREIGN : found;
+	gone = ckm_gone_look_locked(gpu, pid, at, only);
+	if (gone)
+		found = CGPU_CHECK_LOW;
+	high |= gone & CKM_GONE_HIGH;
+	return high && (count > 1 || gone) ? CGPU_CHECK_FOREIGN : found;
 }
 
 /* Pass new samples to the core. Their timestamps are taken to be time of day
@@ -132,7 +139,7 @@ static bool feed(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now)
 		at += to_mono;
 		newest = max(newest, at);
 		if (at > gpu->check->seen_ns && at <= until)
-			core->check.sample(gpu->check, gpu->sched, at, slot_of_pid(gpu, core, pid));
+			core->check.sample(gpu->check, gpu->sched, at, slot_of_pid(gpu, core, pid, at));
 	}
 	return newest <= now + AHEAD_NS && newest + OLD_NS >= now;
 }

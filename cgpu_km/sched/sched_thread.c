@@ -10,6 +10,7 @@
 
 #include "core_ref.h"
 #include "sched/effect_check.h"
+#include "sched/freeze.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "sched/sched_thread.h"
@@ -24,7 +25,6 @@
  * fifth of the time, however many channels tenants make.
  */
 #define COST_PARTS	4
-
 #define POLL_MIN_NS	(10 * NSEC_PER_USEC)	/* between two readings of the run state, whatever the core plans */
 
 /* Plans until a pause is given up on: a failed call is repeated after 1 ms, then 2, up to 64. */

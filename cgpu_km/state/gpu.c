@@ -2,6 +2,7 @@
 /* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
 #include <linux/moduleparam.h>
 #include <linux/sched.h>
+#include <linux/workqueue.h>
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
@@ -97,14 +98,38 @@ bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
 	return true;
 }
 
-bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
-{
+/* On the stack of a reader, which waits for it. */
+struct heap_query {
+	struct work_struct work;
+	struct ckm_gpu *gpu;
+	u64 used, free;
 	bool known;
+};
+
+static void heap_work(struct work_struct *work)
+{
+	struct heap_query *q = container_of(work, struct heap_query, work);
+	struct ckm_gpu *gpu = q->gpu;
 
 	down_read(&gpu->open_lock);
-	known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, used, free);
+	q->known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, &q->used, &q->free);
 	up_read(&gpu->open_lock);
-	return known;
+}
+
+/* By a worker: a reader that its cgroup throttles in the driver would hold the lock until its next period, and the end of
+ * the last container, the system's sleep and, behind these, other readers would wait for it.
+ */
+bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
+{
+	struct heap_query q = { .gpu = gpu };
+
+	INIT_WORK_ONSTACK(&q.work, heap_work);
+	queue_work(system_unbound_wq, &q.work);
+	flush_work(&q.work);
+	destroy_work_on_stack(&q.work);
+	*used = q.used;
+	*free = q.free;
+	return q.known;
 }
 
 u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine)

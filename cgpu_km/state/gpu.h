@@ -90,6 +90,19 @@ struct ckm_run_state {
 	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
 
+#define CKM_GONE_PIDS	16	/* of a slot */
+
+/* Processes of a slot whose channels went (gone.c). The driver's utilisation samples come once a
+ * second. A process whose channels are gone by then is named in those of the time before.
+ */
+struct ckm_gone {
+	struct {
+		u64 at_ns;		/* when the latest of its channels went; 0: unused */
+		u32 pid;
+		bool high;		/* its container had high priority then */
+	} last[CKM_GONE_PIDS];
+};
+
 struct ckm_gpu {
 	struct list_head node;		/* ckm_lock */
 	u32 index;			/* N of /proc/cgpu_km/N: PCI order */
@@ -120,11 +133,13 @@ struct ckm_gpu {
 	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
 	struct ckm_ctrl_stat ctrl;	/* ctrl_lock; READ_ONCE by ckm_ctrl_figures() */
 	bool paused;			/* ctrl_lock and lock; no calls, no reads: the system sleeps */
+	u32 refused_next;		/* ctrl_lock; which of the channels that were refused is tried alone */
 	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
 	struct ckm_run_state run;	/* lock */
 	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
 	struct resource *bar[CKM_BARS];	/* ckm_lock; claims of its BARs while attached; NULL: none */
+	bool bars_said;			/* ckm_lock; the kernel log has a line about mappings of them */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
 	struct rw_semaphore open_lock;	/* open, and calls that need it; only the driver's locks under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
@@ -133,6 +148,8 @@ struct ckm_gpu {
 	struct cgpu_check *check;	/* lock */
 	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
 	enum ckm_check_state check_state;	/* written by check_work, and at attach */
+	struct ckm_gone gone[CGPU_SLOTS];	/* lock; by sched_id */
+	u64 gone_lost_ns[2];		/* lock; when the latest process forgotten in them went; [1]: with high priority */
 	u32 check_loose;		/* check_work only; slots that the last finding has as loose */
 	struct delayed_work check_work;
 	wait_queue_head_t wait;
@@ -162,7 +179,9 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
  * driver. False if the driver fails. Only while attached; sleeps.
  */
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
-/* As ckm_gpu_heap(), but false while not attached, or asleep. Takes open_lock for reading. */
+/* As ckm_gpu_heap(), but false while not attached, or asleep. A worker takes open_lock for reading; the caller waits for
+ * it with no lock of its own.
+ */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 
 /* Bytes charged for one context of @engine: its measured size, 0 before there is one. Of

@@ -8,6 +8,7 @@
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "state/container.h"
+#include "state/gone.h"
 #include "state/gpu.h"
 #include "state/listed.h"
 #include "state/memory.h"
@@ -246,6 +247,7 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 			unschedule_handle_locked(slot, obj->group);
 		} else {
 			slot->channel_count--;
+			ckm_gone_note_locked(slot, obj->pid);
 			ckm_slot_channels_changed_locked(slot);
 		}
 	}

@@ -411,7 +411,7 @@ CORE = {
 }
 
 # Offsets that the shell has in its own structs and not as a name: (what, ours, theirs). driver.c, gpu.c, attach.c,
-# rm_object.c, rm_control.c, runlist.c.
+# rm_object.c, rm_control.c, freeze.c, runlist.c.
 SHELL = [
     ("op: its union", 8, at("nvidia_kernel_rmapi_ops_t", "params")),
     ("op: alloc.params", 8 + 16, at("nvidia_kernel_rmapi_ops_t", "params.alloc.pAllocParms")),

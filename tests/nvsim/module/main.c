@@ -46,6 +46,7 @@ NVSIM_RULE(control_ineffective, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNEL
 NVSIM_RULE(commit_required, 0644, "SET_TIMESLICE takes effect at RESTART_RUNLIST only");
 NVSIM_PARAM(err40_pct, int, 0644, "RESTART_RUNLIST fails with 0x40 this often");
 NVSIM_RULE(disable_needs_restart, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");
+NVSIM_PARAM(refuse_dead, int, 0644, "DISABLE_CHANNELS fails with 0x40 if it names a channel that faulted");
 NVSIM_RULE(no_preempt, 0644, "kernels run to their end");
 NVSIM_RULE(stubborn_ms, 0644, "how long a STUBBORN kernel resists preemption");
 NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");

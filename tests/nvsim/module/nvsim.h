@@ -350,7 +350,7 @@ struct nvsim_params {
 	unsigned int fb_mib_count;
 	int gpus, ctx_mib, video, video_ctx_kib, no_ce_caps;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
-	int ctx_ms, close_ms, missing_ms, unmap_ms, tables_kib, channel_ids, trace;
+	int ctx_ms, close_ms, missing_ms, refuse_dead, unmap_ms, tables_kib, channel_ids, trace;
 	int fault_nth, fault_times, fault_kind, gone, asleep, mixed;
 	uint fault_cmd;
 	struct engine_rules rules;

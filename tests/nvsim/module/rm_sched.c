@@ -248,7 +248,9 @@ static NV_STATUS ctl_disable_channels(struct nvctl *c)
 	left = nvsim_rpc_begin(gpu);
 	for (i = 0; i < p->count && st == NV_OK; i++) {
 		ch = find_chan(gpu, p->client[i], p->channel[i], &st);
-		if (ch)
+		if (ch && ch->run.dead && nvsim.refuse_dead)
+			st = NV_ERR_INVALID_STATE;
+		else if (ch)
 			engine_disable_chan(&ch->run, p->disable, !p->only_scheduling);
 	}
 	for (i = 0; i < p->count && st == NV_OK && p->disable && !p->only_scheduling; i++) {

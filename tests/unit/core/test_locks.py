@@ -55,6 +55,14 @@ def test_a_lock_that_several_containers_take_is_a_spinlock():
     assert [n for n, (kind, tasks) in rows().items() if tasks.startswith("each container") and kind != "spinlock"] == []
 
 
+def test_a_driver_call_under_the_lock_of_opens_is_a_workers():
+    """A reader of N/stat would hold up attach, detach and the system's sleep while its cgroup throttles it."""
+    function = re.compile(r"^\w[^\n;]*?(\w+)\([^\n;]*\n\{\n(.*?)^\}", re.M | re.S)
+    every = [found for path in SOURCES for found in function.findall(path.read_text())]
+    found = [name for name, body in every if "down_read(&gpu->open_lock)" in body]
+    assert sorted(found) == ["heap_work", "read_samples"], "read_samples() is a part of check_work()"
+
+
 def test_a_tenants_call_takes_no_other_mutex():
     """In the layer of the calls. uvm_late.c is a work item."""
     own = {name.rpartition(".")[2] for name, (_, tasks) in rows().items() if tasks.startswith("one container")}

@@ -6,9 +6,11 @@ The machine has a PCI device with RAM as BAR0, and registers as BAR2, for the fi
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,38 @@ def maps(path: Path) -> str:
         return os.strerror(error.errno or 0)
     finally:
         os.close(fd)
+
+
+def sees(mapped: mmap.mmap) -> bool:
+    """False: SIGBUS, in a process that has the mapping too."""
+    pid = os.fork()
+    if not pid:
+        mapped[0]
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGBUS)
+    return status == 0
+
+
+@pytest.mark.checked
+def test_a_bar_that_was_mapped_before_shows_nothing(turing: None, kernel_log) -> None:
+    """Without CONFIG_IO_STRICT_DEVMEM, as on the debug kernel, BAR0 can be mapped while the driver is loaded."""
+    box = Box("bb" * 32)
+    device = Path("/sys/bus/pci/devices", (PROC / "0/pci").read_text().strip())
+    box.destroy()
+    mapped = []
+    for name in ("resource0", "resource2"):
+        fd = os.open(device / name, os.O_RDONLY)
+        with contextlib.suppress(OSError):
+            mapped.append(mmap.mmap(fd, 4096, prot=mmap.PROT_READ))
+        os.close(fd)
+    assert mapped and all(sees(each) for each in mapped)
+    box = Box("bc" * 32)
+    try:
+        assert not any(sees(each) for each in mapped)
+        assert "cannot be taken away" not in kernel_log.news()
+    finally:
+        box.destroy()
 
 
 def test_a_bar_is_mapped_by_no_process(turing: None, kernel_log) -> None:

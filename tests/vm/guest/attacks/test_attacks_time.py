@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from sharebox import look, stat
-from slicebox import PROC, Box
+from slicebox import PROC, Box, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
@@ -213,6 +213,40 @@ def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
         for channel in fresh:
             assert channel.group.enable() == 0
         assert stat("control_calls") - before <= 8 * 4 + 2 * len(dead)
+
+
+def test_time_of_hand_overs_by_channels_that_the_driver_refuses(personality: Callable[..., None]):
+    """A hundred channels that faulted are found one by one once; from then on a freeze is a call for 64, and one."""
+    before = (PROC / "0/policy").read_text()
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with Box(next(NAMES), 2048) as box, box.client() as client:
+            space = client.gpu(0).space()
+            works, group = space.group().channel(), space.group()
+            first = group.channel()
+            for _ in range(99):
+                assert group.gpu.rm.alloc(group.gpfifo_class, group.tsg, first.params())[0] == 0
+            first.submit(op=0x77)
+            until(group.fault, 10)
+            personality(refuse_dead=1)
+            (box.proc / "weight").write_text("0\n")
+            time.sleep(1)
+            calls = stat("control_calls")
+            time.sleep(2)
+            assert 10 < stat("control_calls") - calls <= 200, "every 64 ms: of the others, of 64, of 36, and of one"
+            assert box.stat("enforced") == 0
+            held = busy()
+            works.submit(kernel_ns=1000)
+            time.sleep(0.2)
+            assert busy() == held, "the other channel is frozen"
+            personality(refuse_dead=0)
+            until(lambda: box.stat("enforced") == 1, 5)
+            failed = stat("control_failed")
+            (box.proc / "weight").write_text("1\n")
+            works.wait()
+            assert stat("control_failed") == failed
+    finally:
+        (PROC / "0/policy").write_text(before)
 
 
 BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x12, 0x13, 0x1D, 0x1F

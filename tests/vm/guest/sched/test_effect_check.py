@@ -10,12 +10,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+import forked
 import nvclient
 import pytest
-from sharebox import GPU, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, Tenant, put, shares
+from sharebox import GPU, KERNEL_US, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, Tenant, put, shares
 from slicebox import until
 
 pytestmark = pytest.mark.icount
+
+GONE_PIDS = 16  # CKM_GONE_PIDS
 
 
 def stat(key: str) -> str:
@@ -136,14 +139,65 @@ def test_a_process_in_two_containers_without_high_priority_holds_none(tenants):
     """High priority that uses 3 % of the GPU, of unknown run state, beside a tenant that has two containers."""
     service, one, two = tenants(highprio=1), tenants(), tenants()
     put("policy", PREEMPTIVE)
-    service.load = service.box.simload(
-        *("--seconds", 0, "--interval", 1000, "--request-us", "500x10"),
-        *("--requests-per-s", 6, "--depth", 16, "--poll-us", 200),
-    )
-    service.load.stdout.readline()
+    brief_service(service)
     with one_process(one, two, one, two):
         time.sleep(5)
         assert held_part(service, 3) < 0.01
+
+
+def one_channel(tenant: Tenant) -> None:
+    with tenant.box.client() as client:
+        client.gpu(0).space().group().channel(entries=16)
+
+
+def brief_loads(tenant: Tenant, seconds: float, idle: int = 0) -> None:
+    """Processes one after the other, each of which is gone before the samples of its time are read.
+
+    After each one there are `idle` others, with a channel each.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        load = tenant.box.simload("--seconds", 0.3, "--kernel-us", KERNEL_US, "--depth", 64)
+        load.communicate(timeout=60)
+        for _ in range(idle):
+            assert forked.call(lambda: one_channel(tenant), "one_channel").returncode == 0
+
+
+def brief_service(tenant: Tenant) -> None:
+    """High priority that uses 3 % of the GPU, of unknown run state."""
+    tenant.load = tenant.box.simload(
+        *("--seconds", 0, "--interval", 1000, "--request-us", "500x10"),
+        *("--requests-per-s", 6, "--depth", 16, "--poll-us", 200),
+    )
+    tenant.load.stdout.readline()
+
+
+@pytest.mark.parametrize("idle", [0, GONE_PIDS])
+def test_processes_that_are_gone_before_their_samples_are_read_hold_no_high_priority(tenants, idle):
+    """Their container has none: what they did is not taken for high priority's, however many there were since."""
+    service, low = tenants(highprio=1), tenants()
+    put("policy", PREEMPTIVE)
+    brief_service(service)
+    brief_loads(low, 5, idle)
+    begin = time.monotonic(), service.box.stat("wait_ns")
+    brief_loads(low, 4, idle)
+    held = (service.box.stat("wait_ns") - begin[1]) / 1e9 / (time.monotonic() - begin[0])
+    assert held < 0.01
+
+
+@pytest.mark.parametrize("idle", [0, GONE_PIDS])
+def test_processes_of_high_priority_that_are_gone_are_held_to_the_ceiling(tenants, idle):
+    """As one that stays: what they did is not taken for that of a neighbour whose processes end as well."""
+    high, low, other = tenants(highprio=1), tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    other.start()
+    with one_process(high, low):
+        brief_loads(low, 1, idle)
+        brief_loads(high, 5, idle)
+        begin = time.monotonic(), high.box.stat("wait_ns")
+        brief_loads(high, 4, idle)
+        held = (high.box.stat("wait_ns") - begin[1]) / 1e9 / (time.monotonic() - begin[0])
+    assert held == pytest.approx(0.2, abs=0.06)
 
 
 def test_a_process_with_a_channel_in_another_container_is_held_to_the_ceiling(tenants):
