@@ -47,7 +47,7 @@ _CAPABILITY = re.compile(r"\s*(?:(0x[0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)|([a-z_]+)
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF", "CAP_DAC_READ_SEARCH")
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
-MPS_DIRECTORIES = ("/tmp/nvidia-mps",)  # NVIDIA's own default
+MPS_DIRECTORIES = ("/tmp/nvidia-mps", "/run/nvidia/mps")  # NVIDIA's own default, and that of its device plugin
 DAEMON_DIRECTORY = "/run/cgpu"  # of cgpud's socket
 CGROUPS = "/sys/fs/cgroup"
 NO_CONTROLLER = f"{CGROUPS}/systemd"  # under v1, so it has no devices

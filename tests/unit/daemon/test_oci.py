@@ -409,6 +409,7 @@ def test_the_legacy_hook_has_our_configuration_only(args: list[str] | None, expe
         {"source": "//tmp/nvidia-mps", "destination": "/pipes", "type": "bind"},
         {"source": "/run/elsewhere", "destination": "//tmp/nvidia-mps", "type": "bind"},
         {"source": "/run/elsewhere", "destination": "tmp/nvidia-mps", "type": "bind"},
+        {"source": "/run/nvidia/mps/nvidia.com/gpu/pipe", "destination": "/p", "type": "bind"},
     ],
     ids=str,
 )
@@ -429,6 +430,15 @@ BINDS = [
     ("/tm", False),
     ("/var/tmp", False),
 ]
+
+
+def test_a_bind_that_brings_the_pipes_of_the_device_plugin() -> None:
+    """Under time slicing containers bind /run/nvidia, for the driver's own files."""
+    spec = docker()
+    spec["mounts"].append({"source": "/run/nvidia", "destination": "/run/nvidia", "type": "bind"})
+    oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES[:1])
+    with pytest.raises(Refused, match="which brings /run/nvidia/mps, the pipes of"):
+        oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
 
 
 @pytest.mark.parametrize(("source", "brings"), BINDS)
