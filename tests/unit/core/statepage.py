@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 import _build
-from corelib import ffi
+from corelib import ffi, lib
 
 PAGE = _build.ROOT / "docs/develop/scheduler.md"
 NONE = "–"
@@ -48,4 +48,5 @@ STEP_HOLDS = compiled(STEP_WORDS)
 def broken(record, holds=HOLDS) -> list[str]:
     """The expressions of the page that are not true of a struct cgpu_sched, or by STEP_HOLDS of a struct cgpu_step."""
     values = {name: getattr(record, name) for name, _ in ffi.typeof(record).item.fields}
+    values["policies"] = lib.CGPU_POLICY_COUNT
     return [text for text, code in holds.items() if not eval(code, {"__builtins__": {}}, values)]
