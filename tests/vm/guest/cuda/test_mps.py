@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +23,6 @@ SERVER = b"nvidia-cuda-mps-server"
 LOG = "/tmp/mps-log"
 #: The driver attribute MPS_ENABLED, which libcuda has from 550 on.
 MPS_ENABLED = "init/cuDeviceGetAttribute 133"
-TOLERANCE_PCT = 3.0
-WINDOW_S = 12.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,31 +120,3 @@ def test_a_killed_client_and_a_killed_server_leave_nothing(pair: tuple[d.Box, d.
         works = neighbour.works()
         d.until(lambda: neighbour.works() > works + 10, "the neighbour goes on")
         c.program(one, "gpuload", "--json", "--seconds", "1")
-
-
-@pytest.mark.more
-def test_one_to_two_with_a_daemon_each(pair: tuple[d.Box, d.Box]) -> None:
-    """Two clients and one: shares are those of the containers, however many clients a server has. Queues are long:
-    three clients and two servers compete for two emulated processors. test_cuda_icount.py measures exactly."""
-    gpu = d.PROC / "0"
-    before = (gpu / "policy").read_text()
-    one, two = pair
-    words = (*c.LOAD[:-1], "128")
-    try:
-        (gpu / "policy").write_text("2")
-        round_s = 3 * d.number(gpu / "slice_us") / 1e6
-        with c.long_kernels(), c.load(one, words) as first, c.load(one, words) as second, c.load(two, words) as other:
-            loads = (first, second, other)
-            for _ in range(3):  # a busy host wakes timers late
-                time.sleep(2)
-                begin = time.monotonic()
-                end = begin + c.whole_rounds(WINDOW_S, round_s)
-                assert all(load.wait_until(end, 120) for load in loads), [load.last_words() for load in loads]
-                rates = [c.rate(load.samples(), begin, end) for load in loads]
-                error = abs(rates[2] / (rates[0] + rates[1]) / 2 - 1) * 100
-                print(f"{rates[0]:.1f} + {rates[1]:.1f} : {rates[2]:.1f} works/s, {error:.2f} % off 1 : 2")
-                if error <= TOLERANCE_PCT:
-                    break
-            assert error <= TOLERANCE_PCT, rates
-    finally:
-        (gpu / "policy").write_text(before)
