@@ -3,9 +3,11 @@
 
 import itertools
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vm.harness import suite
 from vm.harness.machine import (
     BadVariable,
     Machine,
@@ -138,6 +140,18 @@ def test_exact_time_is_not_the_time_of_the_allocators_debugging():
     words = kernel_arguments(Machine(kernel="6.1", icount=True), PATHS)
     assert "panic_on_warn=1" in words
     assert not any(word.startswith("slub_debug") for word in words)
+
+
+def test_engines_are_spared_what_plain_boots_check():
+    """cgpu's own objects are checked for use after free everywhere; orders of locks in the plain boot."""
+    plain, engines = Machine(), Machine(**suite.settings("engines", {}))
+    (word,) = (word for word in uml_arguments(engines, PATHS, WIRES) if word.startswith("slub_debug"))
+    assert word == "slub_debug=FZP,cgpu_*,ckm_*"
+    assert "export LOCKDEP_OFF=1" in guest_environment(engines, Path("/repo"), "7.3")
+    others = [Machine(**suite.settings(*of)) for of in (("icount", {}), ("cuda", {}), ("docker", {"ENGINES": "sid"}))]
+    for other in (plain, *others, replace(engines, kernel="uml-debug"), QEMU):
+        assert "export LOCKDEP_OFF=''" in guest_environment(other, Path("/repo"), "7.3")
+    assert any("filp" in word for word in uml_arguments(plain, PATHS, WIRES))
 
 
 def test_systemd_has_its_own_words():

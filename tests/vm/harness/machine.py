@@ -80,6 +80,7 @@ class Machine:
     module_args: str = ""
     shell: bool = False
     append: str = ""
+    checks: bool = True  #: lockdep, and the allocator's checks of files and mappings too
 
     @property
     def debug(self) -> bool:
@@ -217,7 +218,7 @@ def common_arguments(machine: Machine, paths: Paths) -> list[str]:
         # The allocator's own debugging is most of the cost of a call: off where time is measured and for systemd,
         # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
         # The traces of allocations (U) are left to the debug kernel: they unwind the stack at each.
-        words += ["slub_debug=FZP,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
+        words += ["slub_debug=FZP,cgpu_*,ckm_*" + (",kmalloc-*,filp,vm_area_struct" if machine.checks else "")]
     if machine.systemd:
         # The console is the kernel's; a fresh Debian 12 has cgroup v2.
         words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
@@ -334,6 +335,7 @@ def guest_environment(machine: Machine, repo: Path, release: str) -> str:
         "KERNEL_RELEASE": release,
         "OFFERS": " ".join(machine.offers),
         "UML": yes_no[machine.uml],
+        "LOCKDEP_OFF": yes_no[machine.uml and not machine.debug and not machine.checks],
         "UML_LINES": " ".join(f"{port}={line}" for port, line in UML_LINES.items()) if machine.uml else "",
         "CGPU_REPO": str(repo),
         "CGPU_MODULES": str(repo / "build/modules" / machine.kernel),

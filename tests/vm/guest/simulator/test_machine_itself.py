@@ -37,6 +37,13 @@ def test_the_debug_kernel_looks():
     assert Path("/proc/lockdep").exists()
 
 
+@pytest.mark.needs("uml")
+def test_lockdep_looks_in_user_mode_linux():
+    """In boots of container engines it does not (Machine.checks), so here it has to."""
+    words = Path("/proc/lockdep_stats").read_text().split()
+    assert words[words.index("debug_locks:") + 1] == "1"
+
+
 @pytest.mark.stock_only
 def test_a_warning_is_a_panic():
     assert Path("/proc/sys/kernel/panic_on_warn").read_text().strip() == "1"
