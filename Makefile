@@ -93,7 +93,7 @@ vm-shell: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) ## the same w
 tutorial: modules tools $(CLUSTER) ## every command of docs/user/tutorial.md and howto.md, without a GPU; KIND=kube: tutorial-kubernetes.md; build/tutorial.json
 	@KIND=$(KIND) $(PYTHON) -B tests/tutorial/tutorials.py
 
-test: ## every level, two at a time, and a table at the end
+test: ## every level, five at a time, and a table at the end
 	@scripts/test-levels
 
 test-all: ## and the levels that make test has no time for

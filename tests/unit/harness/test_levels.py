@@ -196,7 +196,7 @@ def test_what_failed_in_a_report_is_chosen_by_name(tmp_path):
 
 
 def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
-    """Two boots at a time, with the modules built; beside them one level at a time that needs no machine."""
+    """Three boots at a time, with the modules built; beside them a level that waits, and one that needs no machine."""
     lock, began, running, most = threading.Lock(), [], [], {True: 0, False: 0}
 
     def run(level, nice):
@@ -222,6 +222,7 @@ def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
     assert most[True] == levels.LANES
     assert {nice for name, nice in began if name.startswith("vm-")} == {0}
     assert ("core", levels.NICE) in began
+    assert [name for name, _ in began if not name.startswith("vm-")][1:5].count("kube") == 1, "it waits the longest"
 
 
 def test_a_level_that_raises_ends_all(levels, monkeypatch):

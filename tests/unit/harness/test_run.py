@@ -165,23 +165,23 @@ def test_modules_come_after_what_they_need(tmp_path):
     assert names == ["virtio_ring.ko.xz", "virtio_pci.ko.xz", "netfs.ko", "9pnet.ko", "9p.ko"]
 
 
-def test_a_third_machine_waits(tmp_path, monkeypatch):
+def test_a_fourth_machine_waits(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "REPO", tmp_path)
     monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
-    third = threading.Event()
+    fourth = threading.Event()
 
-    def start_third():
+    def start_fourth():
         with run.one_of_the_places(free=False):
-            third.set()
+            fourth.set()
 
-    with run.one_of_the_places(free=False):
+    with run.one_of_the_places(free=False), run.one_of_the_places(free=False):
         with run.one_of_the_places(free=False):
-            waiter = threading.Thread(target=start_third)
+            waiter = threading.Thread(target=start_fourth)
             waiter.start()
-            assert not third.wait(0.7)
+            assert not fourth.wait(0.7)
             with run.one_of_the_places(free=True):
                 """A shell takes no place."""
-        assert third.wait(5)
+        assert fourth.wait(5)
     waiter.join()
 
 

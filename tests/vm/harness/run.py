@@ -37,6 +37,9 @@ EXIT_FINDINGS = 122
 EXIT_SETUP = 123
 EXIT_LOST = 125
 
+#: Machines that run at a time on a host of few processors: each waits for half of its time.
+PLACES = 3
+
 #: So many run directories are kept for reading after the fact.
 KEPT_RUNS = 30
 
@@ -283,14 +286,14 @@ def locate(machine: Machine, run_dir: Path) -> Paths:
 
 @contextlib.contextmanager
 def one_of_the_places(free: bool) -> Iterator[None]:
-    """No more machines at a time than processors / 2, else all of them crawl into
-    their time-outs. Waiting does not count as running."""
+    """No more machines at a time than three or processors / 2, else all of them crawl
+    into their time-outs. Waiting does not count as running."""
     if free:
         yield
         return
     base = REPO / "build/vm"
     base.mkdir(parents=True, exist_ok=True)
-    places = max(2, (os.cpu_count() or 2) // 2)
+    places = max(PLACES, (os.cpu_count() or 2) // 2)
     with contextlib.ExitStack() as stack:
         queue, *files = [
             stack.enter_context((base / name).open("w")) for name in (".queue", *(f".slot-{n}" for n in range(places)))
