@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from box import KERNELS, REPO, Box
+from box import KERNELS, QUICK, QUICK_WITH_BTF, REPO, Box
 
 VERSION = (REPO / "VERSION").read_text().strip()
 CORE = f"cgpu_core_{VERSION.replace('.', '_')}"
@@ -23,8 +23,7 @@ class Installed:
         # Otherwise DKMS builds for the kernel that runs, which is this machine's.
         box.must("echo autoinstall_all_kernels=1 >/etc/dkms/framework.conf.d/all.conf")
         self.before = box.tree()
-        # A third of gcc's time: 6.12, whose build makes the debugger's tables into BPF's, is compiled as DKMS does it.
-        self.said = box.must(f"dpkg -i {DEBS}", KCFLAGS="-g0 -O1")
+        self.said = box.must(f"dpkg -i {DEBS}", KCFLAGS=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_the_service_is_enabled(on: Installed) -> None:
 def test_a_new_kernel_gets_its_modules(on: Installed) -> None:
     """By the hook that Debian's kernel packages run."""
     release = on.box.add_kernel("6.12")
-    on.box.must(f"/etc/kernel/postinst.d/dkms {release}")
+    on.box.must(f"/etc/kernel/postinst.d/dkms {release}", KCFLAGS=QUICK_WITH_BTF)
     assert f"cgpu/{VERSION}, {release}, x86_64: installed" in on.box.must("dkms status")
     assert on.box.must(f"modinfo -k {release} -F version cgpu_km").strip() == VERSION
 
