@@ -118,6 +118,13 @@ def has_ended(sock: socket.socket) -> bool:
         os.close(pidfd)
 
 
+def is_of_the_host(sock: socket.socket) -> bool:
+    """Is the other end a process of root, and of no container?"""
+    pid, uid = peer_of(sock)
+    # In this order: what was read by the pid is the caller's.
+    return is_allowed(uid) and is_outside_of_containers(pid) and not has_ended(sock)
+
+
 async def _readable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from cgpu_common import server
+
 CGROUPS = Path("/sys/fs/cgroup")
 WAIT_S = 10.0
 LINE_MAX = 8192
@@ -56,6 +58,8 @@ class Limits:
             except OSError:
                 return
             with connection, contextlib.suppress(OSError):
+                if not server.is_of_the_host(connection):
+                    continue
                 connection.settimeout(WAIT_S)
                 with connection.makefile("rb") as lines:
                     said = self._answer(lines.readline(LINE_MAX))

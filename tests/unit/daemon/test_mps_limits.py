@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cgpu_common import mps as names
+from cgpu_common import server
 from cgpud.mps_control import Control, ControlFailed
 from cgpud.mps_limits import Limits
 
@@ -71,6 +72,15 @@ def test_only_a_cgroup_is_limited(stand: Stand, where: str) -> None:
     stand.serve(f"touch {stand.here}/called")
     with pytest.raises(ControlFailed, match="is no cgroup"):
         stand.limit(where.format(here=stand.here))
+    assert not (stand.here / "called").exists()
+
+
+def test_no_container_sets_its_own(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root there has the socket by a bind of /run; the mode is no obstacle."""
+    stand.serve(f"touch {stand.here}/called")
+    monkeypatch.setattr(server, "is_outside_of_containers", lambda pid: False)
+    with pytest.raises(ControlFailed, match=r"does not answer|gave no answer"):
+        stand.limit(stand.group)
     assert not (stand.here / "called").exists()
 
 
