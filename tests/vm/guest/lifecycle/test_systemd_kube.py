@@ -29,7 +29,8 @@ from admission import Admission, Wanted
 from agent_process import KUBECONFIG
 from fake_kubelet import FakeKubelet
 from fakes import eventually
-from node_world import NODE, NODES, World
+from node_world import NODE, NODES, World, container
+from test_node import bound
 
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_MEM
@@ -38,6 +39,7 @@ from cgpud.kube import KubeClient
 pytestmark = pytest.mark.systemd
 
 UNIT = "cgpu-kube.service"
+KEEP = "cgpu-kube-keep.service"
 LIBRARIES = Path("/usr/lib/cgpu-kube")
 KUBELET = Path("/var/lib/kubelet")
 STATE = Path("/var/lib/cgpu/kube")
@@ -74,6 +76,14 @@ class UnitWorld(World):
         grant = await KubeClient(Path("/run/cgpu/kube.sock")).decide(subject, 60)
         assert "slots" in grant, grant
         return self.container_id()
+
+
+class KeptWorld(UnitWorld):
+    """With the unit that keeps the devices."""
+
+    async def start_agent(self) -> None:
+        await asyncio.to_thread(must, "systemctl", "start", KEEP)
+        await super().start_agent()
 
 
 async def systemctl(*words: str) -> None:
@@ -120,8 +130,8 @@ def is_there(world: UnitWorld) -> bool:
 
 
 @asynccontextmanager
-async def standing(tmp_path: Path) -> AsyncIterator[UnitWorld]:
-    world = UnitWorld(tmp_path)
+async def standing(tmp_path: Path, kind: type[UnitWorld] = UnitWorld) -> AsyncIterator[UnitWorld]:
+    world = kind(tmp_path)
     async with world.running():
         await eventually(lambda: is_there(world), "the node offers its GPU", WAIT_S)
         yield world
@@ -224,3 +234,47 @@ def test_both_killed_are_back_by_systemd(tmp_path: Path) -> None:
             assert kubelet.failed == {}
 
     run(main)
+
+
+def test_the_unit_that_keeps_the_devices(tmp_path: Path) -> None:
+    """The agent's unit stops, and its own is killed: the kubelet has the devices of the journal, and a pod that comes
+    without an agent starts when that is back."""
+
+    def has_devices(world: UnitWorld) -> bool:
+        return world.kubelet.allocatable(GPU_MEM) >= UNITS - 1
+
+    async def main() -> None:
+        async with standing(tmp_path, KeptWorld) as world:
+            first = int(show("MainPID", KEEP))
+            assert is_active(KEEP) and "kubelet.service" in show("Before", KEEP).split()
+            words = dict(line.split(":", 1) for line in Path(f"/proc/{first}/status").read_text().splitlines())
+            assert int(words["CapBnd"], 16) == int(words["CapEff"], 16) == 0
+            devices = Path(f"/proc/{first}/net/dev").read_text().splitlines()[2:]
+            assert [line.split(":")[0].strip() for line in devices] == ["lo"], "it has no network"
+            resource = world.kubelet.resources[GPU_MEM]
+            await systemctl("stop")
+            await asyncio.sleep(2)
+            assert away(world) == "it ends" and not is_active(UNIT)
+            assert has_devices(world) and world.kubelet.resources[GPU_MEM] is resource, "nothing registers again"
+
+            await asyncio.to_thread(must, "systemctl", "kill", "--signal=KILL", KEEP)
+            await eventually(lambda: int(show("NRestarts", KEEP)) == 1, "systemd starts it again", WAIT_S)
+            await eventually(lambda: world.kubelet.resources[GPU_MEM] is not resource, "it registers", WAIT_S)
+            await eventually(lambda: has_devices(world), "those of its journal", WAIT_S)
+            assert int(show("MainPID", KEEP)) != first and not is_active(UNIT)
+
+            async with Admission(world, 10).running() as kubelet:
+                world.pod("p", container(mem=2), annotations=bound(0, 2))
+                await systemctl("start")
+                await eventually(lambda: kubelet.failed or kubelet.admitted, "the pod starts", WAIT_S)
+                assert kubelet.failed == {}
+                await eventually(lambda: is_there(world), "the agent serves", WAIT_S)
+
+            await asyncio.to_thread(must, "systemctl", "stop", KEEP)
+            await eventually(lambda: not has_devices(world), "they go with it", WAIT_S)
+            await eventually(lambda: is_there(world), "the agent serves them by itself", WAIT_S)
+
+    try:
+        run(main)
+    finally:
+        must("systemctl", "stop", KEEP)
