@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import host as demo
 import pytest
 from measure import Progress, rate, whole_rounds, works_at
+
+from cgpu_cli import overview
 
 
 def test_whole_rounds() -> None:
@@ -68,3 +71,18 @@ def test_the_other_report_has_programs() -> None:
     assert "nvidia-smi      550: ok" in demo.table(report)
     del report["programs"]["walk"]
     assert not demo.complete(demo.REAL, report)
+
+
+def test_the_readme_has_what_the_demo_prints() -> None:
+    """Steps by their titles, and cgpu-smi's columns of today."""
+    root = Path(__file__).parents[2]
+    page = (root / "README.md").read_text().partition("## What the demo shows")[2]
+    text = page.split("```")[1]
+    lines = [line.partition("| ")[2] for line in text.splitlines() if " | " in line]
+    sources = "".join((root / "tests/demo" / name).read_text() for name in ("guest.py", "host.py"))
+    steps = [line.removeprefix("== ") for line in lines if line.startswith("== ")]
+    assert len(steps) > 3
+    assert [one for one in steps if f'"{one}' not in sources] == []
+    (heads,) = (line.split() for line in lines if line.split()[:2] == ["GPU", "CONTAINER"])
+    columns = (*overview.SLOT_COLUMNS, *overview.COMPUTE_COLUMNS, *overview.MEMORY_COLUMNS)
+    assert heads == " ".join(one.head for one in columns).split()

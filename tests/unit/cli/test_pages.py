@@ -101,7 +101,7 @@ NOT_RUN = {
     ("README.md", "container    "): "a picture",
     ("README.md", "make demo"): "minutes each: they are levels of their own",
     ("README.md", "make wheel"): "minutes; test_the_wheel_is_installed_where_pip_may has the form of its lines",
-    ("README.md", "4:58 |"): "output of make demo, checked by tests/demo",
+    ("README.md", "2:52 |"): "output of make demo, checked by tests/demo",
     ("docs/user/cli.md", "cgpu: error:"): "output",
     ("docs/user/cli.md", "cgpu-smi [-l"): "the form of a command",
     ("docs/user/cli.md", "cgpu simulate [FILE]"): "the form of a command",
