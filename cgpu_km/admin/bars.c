@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns claims on the memory BARs of GPUs. Takes no lock. */
 #include <linux/err.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/ioport.h>
 #include <linux/magic.h>
