@@ -408,6 +408,8 @@ def test_devices(box: Box, gpu: nv.Gpu):
 
 
 MAPS_OF_ONE_MAX = 4096
+MANY_OF, MANY_EACH = 4, 4000
+ONE_NAME = 0x7000_0000_0000
 DOORBELL = 0xC461  # TURING_USERMODE_A
 
 
@@ -430,3 +432,38 @@ def test_mappings_of_one_are_bounded(box: Box, gpu: nv.Gpu, kind: str):
         assert rm.unmap_memory(gpu.device, handle, last) == 0
         assert rm.map_memory(file, gpu.device, handle, 4096)[0] == 0
     assert gpu.free(handle) == 0
+
+
+def renamed(gpu: nv.Gpu, memory: int) -> None:
+    """One more mapping of that memory, by the same name as the others."""
+    with nv.Node("nvidiactl", gpu.rm.directory) as file:
+        status, at = gpu.rm.map_memory(file, gpu.device, memory, 4096)
+    assert status == 0
+    arg = nv.RenameMap(gpu.rm.handle, gpu.device, memory, 0, at, ONE_NAME)
+    gpu.rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+    assert arg.status == 0
+
+
+def test_a_mapping_costs_the_same_beside_16000_of_equal_names(box: Box, gpu: nv.Gpu):
+    """They are in a tree of the container, by name; their end is in steps, in which its neighbours' calls go on."""
+
+    def usual_ns() -> int:
+        """Of a mapping that comes, is renamed and goes."""
+        took = []
+        for _ in range(100):
+            begin = time.monotonic_ns()
+            renamed(gpu, memories[0])
+            assert gpu.rm.unmap_memory(gpu.device, memories[0], ONE_NAME) == 0
+            took.append(time.monotonic_ns() - begin)
+        return sorted(took)[len(took) // 2]
+
+    memories = [gpu.alloc_sysmem(4096)[1] for _ in range(MANY_OF)]
+    alone = usual_ns()
+    for memory in memories:
+        for _ in range(MANY_EACH):
+            renamed(gpu, memory)
+    beside = usual_ns()
+    print(f"{alone} ns alone, {beside} beside {MANY_OF * MANY_EACH} mappings")
+    assert beside < 3 * alone
+    for memory in memories:
+        assert gpu.free(memory) == 0
