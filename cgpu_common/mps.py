@@ -20,8 +20,6 @@ SERVER_MIB = 512  # of a server; 418 MiB were seen on a card before its clients 
 HIDDEN_MIB = 128
 #: CUDA's version, as 1000 x major + 10 x minor -> clients of one GPU.
 CLIENTS = ((13010, 60), (0, 48))
-#: NVML limits the memory of a cgroup from this branch on (nvmlDeviceSetMemoryLimits_v1).
-CGROUP_BRANCH = 615
 
 
 def directory(uuid: str, root: str = ROOT) -> str:

@@ -131,9 +131,6 @@ class Allocation:
         """Units by GPU of one container, newer generation; None: not listed."""
         return _of(self.containers, name, place)
 
-    def core_of_container(self, name: str, place: int) -> Units | None:
-        return _of(self.core, name, place)
-
 
 def _of(table: Mapping[str, Units], name: str, place: int) -> Units | None:
     return table[name] if name in table else table.get(str(place))

@@ -29,7 +29,6 @@ from cgpu_kube.parts import OBJECT_MAX, WHOLE, Parts, Read, lines
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 REQUEST_TIMEOUT_S = 15.0
 PAGE = 200  # objects of one answer to a list, at most
 PAGE_BYTES = 4 << 20  # of such an answer, which is in memory as a whole: any tenant can make pods of 1 MiB

@@ -30,7 +30,6 @@ class Resource:
     """One device plugin as the kubelet knows it."""
 
     endpoint: Path
-    has_preference: bool
     devices: dict[str, bool] = field(default_factory=dict)  # id -> healthy
     lists: int = 0
     used: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # id -> namespace, pod, container
@@ -93,7 +92,7 @@ class FakeKubelet:
         old = self.resources.get(request.resource_name)
         endpoint = self.directory / "device-plugins" / request.endpoint
         assert endpoint.is_socket(), "the kubelet dials the plugin at once"
-        resource = Resource(endpoint, request.options.get_preferred_allocation_available)
+        resource = Resource(endpoint)
         resource.used = old.used if old else {}
         self.resources[request.resource_name] = resource
         # As Kubernetes 1.20: the streams of earlier registrations stay open, and the last answer of any counts.

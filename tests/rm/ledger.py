@@ -60,10 +60,6 @@ class Ledger:
         """Bytes of video memory, with all of the overhead, of which the module leaves a part free of charge."""
         return self.account.used_bytes + self.overhead
 
-    @property
-    def bar1(self) -> int:
-        return sum(bytes_ for obj in self.objects.values() for _, bytes_ in obj.cpu_maps)
-
     # ---- memory ----
 
     def charge(self, bytes_: int, host_bytes: int = 0) -> Memory:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import struct
@@ -106,10 +105,6 @@ class Node:
 
     def mmap(self, length: int, offset: int = 0, prot: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Mapping:
         return Mapping(self, length, offset, prot)
-
-    def set_nonblocking(self, on: bool = True) -> None:
-        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_NONBLOCK if on else flags & ~os.O_NONBLOCK)
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -12,7 +12,6 @@
 #define PIECE			(16 * MIB)
 #define LEFT_OVER		(4 * MIB)	/* less than any way takes at once */
 
-#define CU_INVALID_VALUE	1
 #define CU_HANDLE_NONE		0
 #define CU_HANDLE_WIN32		2
 #define CU_HANDLE_FABRIC	8

@@ -292,7 +292,6 @@ struct nvexport {
 #define NVFP_MAGIC 0x6e766670
 #define NVFP_NONE 0
 #define NVFP_REGISTERED 1
-#define NVFP_REFCOUNTED 2
 
 struct nvmmap_ctx {
 	bool valid;

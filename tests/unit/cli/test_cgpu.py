@@ -21,8 +21,6 @@ from cgpu_cli import change, kernel, refusals
 from cgpu_common import proc
 from cgpu_common.exits import CgpuError, Exit, refused
 
-LINE = r"^cgpu: error: [^\n]+\n$"
-
 
 def read(tree: Tree, path: str) -> str:
     return (tree.proc / path).read_text().strip()

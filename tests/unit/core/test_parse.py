@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 MIB = C.CGPU_MIB
-ID = "012b2edccd7a" + "0" * 52
 ids = st.text(
     st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="/="), min_size=1, max_size=128
 ).filter(lambda s: s not in (".", ".."))

@@ -37,7 +37,6 @@ def refused(err, call, *args):
 
 # ---- what is lost, what is given away -------------------------------------------------------
 
-N = "not opened"
 # policy, [(weight, opened)], share of each in 4 s with max_inst 20
 SHARES = [
     ("0: a lone container keeps to 1/max_inst", FAIR, [(1, 1)], [0.05]),

@@ -13,7 +13,6 @@ import pytest
 from fakes import Node, eventually
 
 ID = "0123456789abcdef" * 4
-OTHER = "fedcba9876543210" * 4
 
 
 def states(node: Node) -> list[Path]:

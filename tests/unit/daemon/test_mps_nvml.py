@@ -19,7 +19,6 @@ import pytest
 from cgpu_common import mps_nvml
 from cgpu_common.mps_nvml import Failed
 
-REPO = Path(__file__).resolve().parents[3]
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 MIB = 1 << 20
 

@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[3]
 STUB = Path(__file__).parent / "data/nvml_stub.c"
 UUID = "GPU-b084ae33-e244-0959-cd97-83000000000"
 ID = "0123456789abcdef" * 4
-OTHER = "fedcba9876543210" * 4
 
 
 @pytest.fixture(scope="session")
