@@ -2,6 +2,7 @@
 /* A process of threads, each with a model of its own, and one thread that disturbs them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -309,16 +310,46 @@ struct thread *make_thread(struct process *p, int number)
 	return t->seat ? t : NULL;
 }
 
-/* A fault of this process is a fault of the fuzzer and is reported as such. */
+/* The mapping at @at, if there is one, and those beside it. Safe in a signal handler, but for sscanf(), which this libc
+ * does without memory.
+ */
+static void say_mappings(uintptr_t at)
+{
+	static char text[1 << 18];
+	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	char *line = text, *before = NULL, *end;
+	size_t length = 0;
+	uintptr_t to;
+	ssize_t n;
+
+	while (fd >= 0 && length < sizeof(text) - 1 &&
+	       (n = read(fd, text + length, sizeof(text) - 1 - length)) > 0)
+		length += n;
+	text[length] = 0;
+	for (; (end = strchr(line, '\n')); before = line, line = end + 1) {
+		if (sscanf(line, "%*x-%" SCNxPTR, &to) != 1 || to <= at)
+			continue;
+		before = before ? before : line;
+		if (write(STDERR_FILENO, before, end + 1 - before) < 0)
+			break;
+		break;
+	}
+	close(fd);
+}
+
+/* A fault of this process is a fault of the fuzzer and is reported as such. Code 1: nothing is mapped there; 2: not for
+ * that access.
+ */
 static void say_fault(int number, siginfo_t *info, void *context)
 {
 	const ucontext_t *u = context;
 	char line[96];
-	int n = snprintf(line, sizeof(line), "abifuzz: signal %d at %p, ip %#llx\n", number, info->si_addr,
-			 (unsigned long long)u->uc_mcontext.gregs[REG_RIP]);
+	int n = snprintf(line, sizeof(line), "abifuzz: signal %d, code %d at %p, ip %#llx; mapped there:\n", number,
+			 info->si_code, info->si_addr, (unsigned long long)u->uc_mcontext.gregs[REG_RIP]);
 
-	if (write(2, line, n) < 0)
+	if (write(STDERR_FILENO, line, n) < 0)
 		n = 0;
+	say_mappings((uintptr_t)info->si_addr);
 	signal(number, SIG_DFL);
 	raise(number);
 }
