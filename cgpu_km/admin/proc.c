@@ -18,7 +18,7 @@
 
 static struct ckm_proc_dir *root;
 
-static int parse(const char *text, size_t len, u64 *value)
+static int parse(const char *text, size_t len, u64 *value, const char **why)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	int ret;
@@ -27,6 +27,8 @@ static int parse(const char *text, size_t len, u64 *value)
 		return -ENODEV;
 	ret = core->text.parse_u64(text, len, value);
 	ckm_core_leave();
+	if (ret)
+		*why = "a decimal number, without a unit";
 	return ret;
 }
 
@@ -38,13 +40,15 @@ static int show_default_memsize(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_default_memsize(void *obj, u32 attr, const char *text, size_t len)
+static int store_default_memsize(void *obj, u32 attr, const char *text, size_t len,
+				 const char **why)
 {
 	u64 value;
-	int ret = parse(text, len, &value);
+	int ret = parse(text, len, &value, why);
 
 	if (ret)
 		return ret;
+	*why = "at least " __stringify(CGPU_MIB) " bytes";
 	if (value < CGPU_MIB || value > S64_MAX)
 		return -EINVAL;
 	ckm_set_default_memsize(value);
@@ -121,7 +125,8 @@ static int create(const struct cgpu_inst_cmd *cmd)
 	return ret;
 }
 
-static int store_inst_ctl(void *obj, u32 attr, const char *text, size_t len)
+static int store_inst_ctl(void *obj, u32 attr, const char *text, size_t len,
+			  const char **why)
 {
 	struct cgpu_inst_cmd *cmd = kzalloc(sizeof(*cmd), GFP_KERNEL);
 	const struct cgpu_core_ops *core;
@@ -162,18 +167,21 @@ static int show_upgrade(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_upgrade(void *obj, u32 attr, const char *text, size_t len)
+static int store_upgrade(void *obj, u32 attr, const char *text, size_t len,
+			 const char **why)
 {
 	char version[CKM_CORE_VERSION_MAX];
 
 	if (len && text[len - 1] == '\n')
 		len--;
+	*why = "a version of a core that is loaded, as 1.2.3";
 	if (!len || len >= sizeof(version))
 		return -EINVAL;
 	memcpy(version, text, len);
 	version[len] = '\0';
 	if (strspn(version, "0123456789.") != len)
 		return -EINVAL;
+	*why = NULL; /* it logs by itself */
 	return ckm_core_switch(version);
 }
 
@@ -240,12 +248,12 @@ static int show_gpu(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_gpu(void *obj, u32 attr, const char *text, size_t len)
+static int store_gpu(void *obj, u32 attr, const char *text, size_t len,
+		     const char **why)
 {
 	struct ckm_gpu_values values = { .given = BIT(attr) };
-	const char *why;
 
-	return parse(text, len, &values.value[attr]) ?: ckm_gpu_set(obj, &values, &why);
+	return parse(text, len, &values.value[attr], why) ?: ckm_gpu_set(obj, &values, why);
 }
 
 static int show_major(struct seq_file *m, void *obj, u32 attr)
@@ -274,17 +282,18 @@ static int show_uvm(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_uvm(void *obj, u32 attr, const char *text, size_t len)
+static int store_uvm(void *obj, u32 attr, const char *text, size_t len,
+		     const char **why)
 {
 	struct ckm_gpu_values values = { .given = BIT(CGPU_G_UVM) };
-	const char *why;
 
+	*why = "account or deny";
 	if (len && text[len - 1] == '\n')
 		len--;
 	values.value[CGPU_G_UVM] = len == 7 && !memcmp(text, "account", 7);
 	if (!values.value[CGPU_G_UVM] && !(len == 4 && !memcmp(text, "deny", 4)))
 		return -EINVAL;
-	return ckm_gpu_set(obj, &values, &why);
+	return ckm_gpu_set(obj, &values, why);
 }
 
 static const struct ckm_proc_file gpu_files[] = {
@@ -339,16 +348,16 @@ static int show_slot(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_slot(void *obj, u32 attr, const char *text, size_t len)
+static int store_slot(void *obj, u32 attr, const char *text, size_t len,
+		      const char **why)
 {
 	struct ckm_slot_values values = { .slot = obj, .given = BIT(attr) };
 	u64 *value = attr == CGPU_S_LIMIT ? &values.limit_bytes :
 		     attr == CGPU_S_WEIGHT ? &values.weight :
 		     attr == CGPU_S_CEILING ? &values.ceiling :
 		     attr == CGPU_S_HOST_LIMIT ? &values.host_limit : &values.highprio;
-	const char *why;
 
-	return parse(text, len, value) ?: ckm_slots_set(&values, 1, &why);
+	return parse(text, len, value, why) ?: ckm_slots_set(&values, 1, why);
 }
 
 static int show_id(struct seq_file *m, void *obj, u32 attr)
@@ -366,8 +375,10 @@ static int show_ipc(struct seq_file *m, void *obj, u32 attr)
 	return 0;
 }
 
-static int store_ipc(void *obj, u32 attr, const char *text, size_t len)
+static int store_ipc(void *obj, u32 attr, const char *text, size_t len,
+		     const char **why)
 {
+	*why = "a name as an id, or nothing";
 	if (len && text[len - 1] == '\n')
 		len--;
 	return ckm_container_set_ipc(((struct ckm_slot *)obj)->ct, text, len);

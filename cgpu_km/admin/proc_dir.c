@@ -52,6 +52,7 @@ static int open(struct inode *inode, struct file *file)
 static ssize_t write(struct file *file, const char __user *user, size_t len, loff_t *pos)
 {
 	struct file_node *node = ckm_pde_data(file_inode(file));
+	const char *why = NULL;
 	char *text;
 	int ret;
 
@@ -66,8 +67,10 @@ static ssize_t write(struct file *file, const char __user *user, size_t len, lof
 	text = memdup_user_nul(user, len);
 	if (IS_ERR(text))
 		return PTR_ERR(text);
-	ret = node->desc->store(node->obj, node->desc->attr, text, len);
+	ret = node->desc->store(node->obj, node->desc->attr, text, len, &why);
 	kfree(text);
+	if (ret && why)
+		pr_notice_ratelimited("%pD3 not written: %s (%d)\n", file, why, ret);
 	if (ret)
 		return ret;
 	*pos += len;

@@ -12,7 +12,8 @@ struct seq_file;
 struct ckm_proc_file {
 	const char *name;
 	int (*show)(struct seq_file *m, void *obj, u32 attr);
-	int (*store)(void *obj, u32 attr, const char *text, size_t len);
+	/* @why: what is wrong, for the log; NULL: @store has logged it. */
+	int (*store)(void *obj, u32 attr, const char *text, size_t len, const char **why);
 	u32 attr;	/* CGPU_G_* or CGPU_S_*, of files with one number */
 };
 

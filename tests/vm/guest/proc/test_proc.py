@@ -553,6 +553,31 @@ def test_a_refusal_names_who_holds_the_card(create: Create, kernel_log: Any) -> 
     assert all(f" of {total // MIB} MiB, " in line and " instances, " in line for line in lines)
 
 
+def test_a_refused_write_is_logged_with_its_sentence(create: Create, kernel_log: Any) -> None:
+    """For who writes by hand; each with the file's name. The log takes ten of these in 5 s."""
+    one = create(memsize=64 * MIB)
+    cases = (
+        (PROC / "default_memsize", "1", "cgpu_km/default_memsize not written: at least 1048576 bytes (-22)"),
+        (GPU / "max_inst", "two", "cgpu_km/0/max_inst not written: a decimal number, without a unit (-22)"),
+        (GPU / "uvm", "yes", "cgpu_km/0/uvm not written: account or deny (-22)"),
+        (GPU / "prio_ratio", "101", "cgpu_km/0/prio_ratio not written: prio_ratio: "),
+        (one / "weight", "21", f"0/{one.name}/weight not written: weight: 0 to max_inst, at most the ceiling (-22)"),
+        (one / "ipc", "a/b", f"0/{one.name}/ipc not written: a name as an id, or nothing (-22)"),
+        (PROC / "upgrade", "x", "cgpu_km/upgrade not written: a version of a core that is loaded, as 1.2.3 (-22)"),
+    )
+    for place, text, sentence in cases:
+        end = time.monotonic() + 15
+        kernel_log.news()
+        while True:
+            assert refused(place, text)
+            if sentence in kernel_log.news():
+                break
+            assert time.monotonic() < end, sentence
+            time.sleep(1)
+    write(GPU / "uvm", read(GPU / "uvm").strip())
+    assert "not written" not in kernel_log.news()
+
+
 def test_a_name_is_free_when_destroy_returns() -> None:
     name = fresh_id()
     for _ in range(30):
