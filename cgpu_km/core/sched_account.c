@@ -197,6 +197,24 @@ static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s
 }
 
 /**
+ * cgpu_account_freeze() - charge the time until slots are off the GPU
+ * @t: the scheduler, accounted up to where the call began
+ * @slots: those that it froze
+ * @late: kernels of theirs delayed it
+ * @to_ns: when they were off the GPU
+ *
+ * Kernels that delay it keep the GPU from all others: by timeslices one that woke beside them would be charged too.
+ */
+void cgpu_account_freeze(struct cgpu_sched *t, u32 slots, bool late, u64 to_ns)
+{
+	u32 all = t->run_mask;
+
+	t->run_mask = late ? slots : all;
+	cgpu_sched_update(t, to_ns);
+	t->run_mask = all;
+}
+
+/**
  * cgpu_account_overlap() - charge the time in which two could run
  * @t: the scheduler, accounted up to where the overlap began
  * @before: slots that could run before it

@@ -24,6 +24,9 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns);
 /* The same up to a reading, which changed busy_mask from @was_busy. */
 void cgpu_account_reading(struct cgpu_sched *t, u32 was_busy, u64 to_ns);
 
+/* Charge up to @to_ns, when the freeze of @slots took effect; @late: their kernels delayed it. */
+void cgpu_account_freeze(struct cgpu_sched *t, u32 slots, bool late, u64 to_ns);
+
 /* Charge up to @to_ns an overlap of those that stop with those that begin. */
 void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns);
 

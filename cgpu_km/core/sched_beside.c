@@ -13,6 +13,7 @@
 #include "sched_ceiling.h"
 #include "sched_debt.h"
 #include "sched_recent.h"
+#include "sched_resist.h"
 #include "sched_run_state.h"
 
 #define MOST_SLICES	4	/* so much more than it is due, and a slot waits for its turn */
@@ -111,6 +112,8 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
+		if (i != r->curr && cgpu_resist_delays(t, &t->slot[i]))
+			continue;
 		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
 			out |= 1u << i;
 		if (apart >> i & 1)

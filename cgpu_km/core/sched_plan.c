@@ -411,10 +411,12 @@ static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ac
 {
 	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
 	u32 started = in_force & ~t->run_mask & t->opened_mask;
+	u64 took_ns = (ack->frozen_ns - ack->begin_ns) / cgpu_calls(t, stopped);
 
 	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->frozen_ns) / cgpu_calls(t, started));
-	cgpu_resist_note(t, stopped, (ack->frozen_ns - ack->begin_ns) / cgpu_calls(t, stopped));
-	cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_resist_note(t, stopped, took_ns);
+	cgpu_account_freeze(t, stopped, cgpu_resist_is_late(t, stopped, took_ns),
+			    freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
 	cgpu_sched_switch(t, t->run_mask & in_force);
 	cgpu_sched_update(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
 }
@@ -430,7 +432,7 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 	cgpu_resist_note(t, stopped, took_ns);
 	/* The kernel of one that resists keeps the GPU from the others. */
 	if (cgpu_resist_is_late(t, stopped, took_ns)) {
-		cgpu_sched_update(t, freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
+		cgpu_account_freeze(t, stopped, true, freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
 		return;
 	}
 	cgpu_sched_update(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));

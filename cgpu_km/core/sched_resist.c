@@ -127,6 +127,31 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 	}
 }
 
+/* A freeze that takes longer is delayed: the driver needs less. */
+static u32 most_freeze_ns(const struct cgpu_sched *t)
+{
+	u32 least = least_freeze_ns(t);
+
+	return least + least / 2 + LATE_NS;
+}
+
+static bool usually_delays(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return s->freezes >= USUAL_KNOWN && s->freeze_ns > most_freeze_ns(t);
+}
+
+/**
+ * cgpu_resist_delays() - do kernels of a slot delay its freezes
+ * @t: the scheduler
+ * @s: one of its slots
+ *
+ * Also by less than what makes a freeze slow. Timeslices do not divide the GPU between such a slot and others.
+ */
+bool cgpu_resist_delays(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return cgpu_resist_is_slow(t, s) || usually_delays(t, s);
+}
+
 /**
  * cgpu_resist_is_late() - is a freeze taken to be delayed by kernels
  * @t: the scheduler, cgpu_resist_note() was called
@@ -138,7 +163,7 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 bool cgpu_resist_is_late(const struct cgpu_sched *t, u32 stopped, u64 took_ns)
 {
 	const struct cgpu_sched_entity *s;
-	u32 most, mask;
+	u32 mask;
 
 	for (mask = stopped; mask; mask &= mask - 1)
 		if (was_slow(t, &t->slot[__builtin_ctz(mask)], took_ns))
@@ -146,9 +171,7 @@ bool cgpu_resist_is_late(const struct cgpu_sched *t, u32 stopped, u64 took_ns)
 	if (!cgpu_is_one(stopped) || took_ns > SLOW_NS)
 		return false;
 	s = &t->slot[__builtin_ctz(stopped)];
-	most = least_freeze_ns(t);
-	most += most / 2 + LATE_NS;
-	return s->freezes >= USUAL_KNOWN && s->freeze_ns > most && took_ns > most;
+	return usually_delays(t, s) && took_ns > most_freeze_ns(t);
 }
 
 /**

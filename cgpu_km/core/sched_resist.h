@@ -15,6 +15,9 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns);
 /* Are the freezes of @s slow more often than the driver's tail makes them? */
 bool cgpu_resist_is_slow(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
 
+/* Do its kernels delay most of them, by however little? */
+bool cgpu_resist_delays(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
+
 /* Is this freeze taken to be delayed by kernels of @stopped, which ran until its end? */
 bool cgpu_resist_is_late(const struct cgpu_sched *t, u32 stopped, u64 took_ns);
 

@@ -142,8 +142,12 @@ class DemandGpu(Thread):
         for i in slots(mask):
             self.calls += 1
             self.pass_to(self.turn.now + self.call_us * US // 2)
+            self.acts(i, thaw)
             self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
             self.pass_to(self.turn.now + self.call_us * US // 2)
+
+    def acts(self, slot: int, thaw: bool) -> None:
+        """Right before the call for @slot takes effect."""
 
     def answer(self, kind: int, mask: int) -> dict[str, int]:
         if kind == lib.CGPU_STEP_RESTART:

@@ -111,10 +111,10 @@ class Long(DemandGpu):
         self.slice_left = self.rest_ns() or self.slice_left
         return 0 if self.rest_ns() else super()._choose()
 
-    def _call(self, mask, thaw):
-        if mask & 1 and not thaw:
+    def acts(self, slot, thaw):
+        """In the middle of the call, or when the kernel is over: no other begins before."""
+        if slot == 0 and not thaw:
             self.pass_to(self.turn.now + self.rest_ns())
-        super()._call(mask, thaw)
 
 
 def long_share(kernel_ms, *others):
@@ -156,6 +156,23 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
     before, began = loads[0].got_ns, sim.time_ns
     sim.run(8000)
     assert (loads[0].got_ns - before) / (sim.time_ns - began) < most
+
+
+@pytest.mark.parametrize(
+    ("kernel_ms", "training", "service"),
+    [(1, Load, every(7, 1)), (3, lambda: Steps(5, 2), every(7, 1)), (7, lambda: Steps(5, 2), every(1e6, 1))],
+)
+def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kernel_ms, training, service):
+    """Two of equal weight, one of which resists, and a third that sleeps: they have what it leaves in equal parts."""
+    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    loads = [Load(), training(), Load(service)]
+    sim = Long(turn, {turn.add(channels=1): load for load in loads})
+    sim.kernel_ns = kernel_ms * MS
+    sim.run(3000)
+    before, began = [load.got_ns for load in loads], sim.time_ns
+    sim.run(6000)
+    resists, other, _ = ((load.got_ns - had) / (sim.time_ns - began) for load, had in zip(loads, before, strict=True))
+    assert resists < other + 0.05
 
 
 @pytest.mark.parametrize("kernel_ms", [20, 100])
