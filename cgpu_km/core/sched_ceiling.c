@@ -19,6 +19,7 @@
 #define REPAID_NS	1000000000ll	/* an overrun delays a slot by this at most */
 #define BINDS_NS	400000000ull	/* one that used up its budget so lately will do so again */
 #define DRAWN_NS	(BUDGET_NS - BUDGET_NS / 8)	/* with less it used much of its ceiling lately */
+#define FLICKER		16		/* points of one that leaves the GPU between two readings */
 #define EDGE_NS		100000ull	/* between two readings of one that works */
 
 /**
@@ -75,30 +76,92 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
 }
 
-/* The part of @slot, which has work, of a time in which those of @busy have. */
-static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
+/* The part of @slot, which has work, of a time in which those of @busy have. @on: the one on the GPU, 0: not known. Of
+ * pieces shorter than the timeslices each has its length, whatever its timeslice: it is charged an equal part at least.
+ */
+static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 busy, u32 on, u64 len_ns)
 {
-	u32 ran = t->run_mask & t->opened_mask & (busy | ~t->known_mask);
+	u32 ran = t->run_mask & t->opened_mask & (busy | ~t->known_mask), n = 0;
+	u64 share_ns;
 
 	if (may_have_all(t, slot, ran))
 		return (s64)len_ns;
-	return (s64)cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
+	if (on)
+		return on >> slot & 1 ? (s64)len_ns : 0;
+	share_ns = cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
+	for (; ran; ran &= ran - 1)
+		n++;
+	return (s64)(n && share_ns < len_ns / n ? len_ns / n : share_ns);
 }
 
-/* By two readings: a piece of work begins and ends between two, on average in the middle. Where they are far
- * apart most pieces begin and end between two and are not seen: one that is stands for the others.
- */
-static s64 worked_ns(const struct cgpu_sched *t, u32 slot, u32 was_busy, u64 len_ns)
+static u64 block_ns(const struct cgpu_sched *t, u32 slot)
 {
-	u64 edge_ns = (len_ns < EDGE_NS ? len_ns : EDGE_NS) / 2;
-	bool was = was_busy >> slot & 1;
-	s64 ns = 0;
+	const struct cgpu_sched_entity *s = &t->slot[slot];
 
-	if (was)
-		ns += part_ns(t, slot, was_busy, len_ns / 2);
-	if (t->busy_mask >> slot & 1)
-		ns += part_ns(t, slot, t->busy_mask, was ? len_ns - len_ns / 2 : len_ns - edge_ns);
-	return ns;
+	return (u64)(s->tsgs ? s->tsgs : 1) * cgpu_hw_timeslice_us(t, s) * 1000;
+}
+
+/* None of @slots can have been on the GPU since on_ns: its timeslice would not be over. */
+static bool waited(const struct cgpu_sched *t, u32 slots)
+{
+	for (; slots; slots &= slots - 1)
+		if (t->last_ns - t->on_ns >= block_ns(t, __builtin_ctz(slots)))
+			return false;
+	return true;
+}
+
+/* It was not known which of several slots with work was on the GPU, and the work of @ended is over, that of @busy not:
+ * by their timeslices that one had all, and they had nothing.
+ */
+static void settle(struct cgpu_sched *t, u32 ended, u32 busy)
+{
+	u32 mask, sure = cgpu_is_one(ended) && waited(t, busy);
+
+	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (sure && (mask & -mask & ended))
+			s->ceiling_budget_ns -= s->open_ns - s->shared_ns;
+		else if (sure && (mask & -mask & busy))
+			s->ceiling_budget_ns += s->shared_ns;
+		s->open_ns = 0;
+		s->shared_ns = 0;
+	}
+}
+
+/* Which slot the hardware runs. One that is the only one with work has the GPU to the end of its timeslice, whoever
+ * wakes meanwhile: of pieces that are shorter the first has all, and not its part. After it the only other one has
+ * it; which of several is known when the work of one of them is over. One with gaps that readings miss loses it in each.
+ */
+static void find_on(struct cgpu_sched *t, u32 was_busy)
+{
+	u32 ran = t->run_mask & t->opened_mask, busy = ran & t->busy_mask, on = t->on_mask & busy;
+	u32 ended = was_busy & ran & ~busy;
+
+	if (ran & ~t->known_mask)
+		busy = ended = 0;
+	if (on && busy) {
+		if (t->last_ns - t->on_ns < block_ns(t, __builtin_ctz(on)))
+			return;
+		busy &= busy == on ? ~0u : ~on;
+	}
+	if (!t->on_mask && !ended && busy && !cgpu_is_one(busy))
+		return;
+	settle(t, t->on_mask ? 0 : ended, busy);
+	t->on_mask = cgpu_is_one(busy) && t->slot[__builtin_ctz(busy)].flicker < FLICKER ? busy : 0;
+	t->on_ns = t->last_ns;
+}
+
+static void charge(struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+	s64 ns = part_ns(t, slot, busy, t->on_mask, len_ns);
+
+	s->ceiling_budget_ns -= ns;
+	if (t->on_mask)
+		return;
+	s->shared_ns += ns;
+	s->open_ns += (s64)len_ns;
 }
 
 /**
@@ -109,22 +172,31 @@ static s64 worked_ns(const struct cgpu_sched *t, u32 slot, u32 was_busy, u64 len
  * @wait: others wait for a turn
  * @len_ns: how long
  *
- * Of known run state what a slot works is charged, by the readings, whether it counts as asleep or as awake.
+ * Of known run state what a slot works is charged, by the readings, whether it counts as asleep or as awake: a piece of
+ * work begins and ends between two of them, on average in the middle. Where they are far apart most pieces begin and
+ * end between two and are not seen: one that is stands for the others.
  * Awake without work it is charged while others wait for it: they have lost that time to it.
  */
 void cgpu_ceiling_charge_known(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)
 {
-	u32 mask = t->ceiling_mask & t->known_mask & t->run_mask & t->opened_mask;
+	u32 slots = t->ceiling_mask & t->known_mask & t->run_mask & t->opened_mask, mask;
 	u32 kept = wait && !(ran & (t->busy_mask | ~t->known_mask)) ? ran : 0;
+	u64 edge_ns = (len_ns < EDGE_NS ? len_ns : EDGE_NS) / 2;
 
-	if (t->paused)
+	if (t->paused || !t->ceiling_mask)
 		return;
-	for (; mask; mask &= mask - 1) {
+	for (mask = slots & kept; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		t->slot[i].ceiling_budget_ns -= kept >> i & 1 ? part_ns(t, i, kept, len_ns) :
-								worked_ns(t, i, was_busy, len_ns);
+		t->slot[i].ceiling_budget_ns -= part_ns(t, i, kept, 0, len_ns);
 	}
+	slots &= ~kept;
+	for (mask = slots & was_busy; mask; mask &= mask - 1)
+		charge(t, __builtin_ctz(mask), was_busy, len_ns / 2);
+	find_on(t, was_busy);
+	for (mask = slots & t->busy_mask; mask; mask &= mask - 1)
+		charge(t, __builtin_ctz(mask), t->busy_mask,
+		       was_busy & mask & -mask ? len_ns - len_ns / 2 : len_ns - edge_ns);
 }
 
 /**
@@ -165,10 +237,12 @@ void cgpu_ceiling_grow(struct cgpu_sched *t, u64 len_ns)
 	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		s64 least = -(REPAID_NS * (s64)s->ceiling / (s64)t->max_inst);
+		/* What may be charged yet is not lost to a full budget before. */
+		s64 most = BUDGET_NS + s->open_ns - s->shared_ns;
 
 		s->ceiling_budget_ns += (s64)(len_ns * s->ceiling / t->max_inst);
-		if (s->ceiling_budget_ns > BUDGET_NS)
-			s->ceiling_budget_ns = BUDGET_NS;
+		if (s->ceiling_budget_ns > most)
+			s->ceiling_budget_ns = most;
 		if (s->ceiling_budget_ns < least)
 			s->ceiling_budget_ns = least;
 	}

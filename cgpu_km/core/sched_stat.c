@@ -181,7 +181,7 @@ static bool is_sound(const struct cgpu_sched *t)
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
 		    t->unrestarted_mask | t->part_thawed_mask |
 		    t->held_mask | t->hold_mask | t->wait_mask | t->capped_mask |
-		    t->known_mask | t->busy_mask | t->asleep_mask | t->dense_mask;
+		    t->known_mask | t->busy_mask | t->asleep_mask | t->dense_mask | t->on_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&

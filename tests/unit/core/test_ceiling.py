@@ -80,6 +80,29 @@ def test_small_pieces_below_the_ceiling_are_not_held_up(work_us, gap_us, ceiling
     assert throttled(sim, 0) == 0
 
 
+PIECES = {
+    "1 in 4 beside 1 in 3": [(every(4, 1), 0), (every(3, 1), 0)],
+    "beside two": [(every(4, 1), 0), (every(3, 1), 0), (every(3, 0.7), 0)],
+    "in step": [(1000, 3000), (1000, 2000)],
+    "longer than a timeslice": [(5000, 15000), (1000, 2000)],
+    "beside shorter ones": [(1000, 3000), (300, 600)],
+    "beside ones with short gaps": [(1000, 3000), (30, 30)],
+    "beside two with short gaps": [(1000, 3000), (100, 100), (100, 100)],
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("mix", PIECES)
+def test_pieces_of_work_beside_others_are_held_to_the_ceiling(mix, last):
+    """Of pieces shorter than the timeslices the first on the GPU has all, by the timeslices it would have a part."""
+    loads = [Closed(*one) if isinstance(one[0], int) else Load(one[0]) for one in PIECES[mix]]
+    containers = [(5, 10, loads[0]), *((10, 0, load) for load in loads[1:])]
+    found = over_seconds(gpu(*(containers[::-1] if last else containers)), seconds=3)
+    least, most = found[-1 if last else 0]
+    assert most < 11
+    assert least > 8
+
+
 def test_gaps_that_others_wait_for_are_charged():
     """It keeps its turn in them: beside one that always works its ceiling holds for both together."""
     sim = gpu((10, 10, Closed(140, 400)), (10, 0, busy())).run(2000)

@@ -1228,7 +1228,7 @@ UNSOUND = [
     *((mask, 1 << 25) for mask in ("run_mask", "planned_mask", "freeze_unknown_mask", "new_mask", "touched_mask",
                                    "ts_dirty_mask", "ts_failed_mask", "held_mask", "known_mask", "busy_mask",
                                    "asleep_mask", "timesliced", "wait_mask", "unrestarted_mask",
-                                   "part_thawed_mask")),
+                                   "part_thawed_mask", "on_mask")),
     ("controls", 4),
 ]  # fmt: skip
 
