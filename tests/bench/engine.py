@@ -8,11 +8,11 @@ live on eight GPUs. Every bar is a ratio within one machine. Writes build/bench-
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
 from machine import REPO, Failed, boot
+from results import write_report
 
 GUEST = "python tests/bench/engine_guest.py"
 OUTPUT = REPO / "build/bench-engine.json"
@@ -74,8 +74,7 @@ def main() -> int:
         say(f"{row['what']:<50}{row['figure']:>10}{row['bar']:>8}{'' if row['ok'] else '  MISSED'}")
     ok = all(row["ok"] for row in rows)
     report = {"simulated": True, "unit": "guest instructions", "found": found, "results": rows, "ok": ok}
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(OUTPUT, report)
     say(f"bench-engine: {'ok' if ok else 'FAILED'}, simulated GPU, {OUTPUT.relative_to(REPO)}")
     return 0 if ok else 1
 

@@ -10,11 +10,11 @@ make bench-scale: the same beside 16 GPUs of 25 containers and 1,000 processes; 
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 from machine import REPO, Failed, boot
+from results import write_report
 
 GUEST = "python tests/bench/ioctl_guest.py"
 OUTPUT = REPO / "build/bench-ioctl.json"
@@ -97,7 +97,7 @@ def scale() -> int:
     say(table(results, str(gpus * containers)))
     problems = judge(results)
     report = {"simulated": True, "unit": "guest instructions", "results": results, "scale": SCALE}
-    SCALE_OUTPUT.write_text(json.dumps(report | {"ok": not problems}, indent=2) + "\n")
+    write_report(SCALE_OUTPUT, report | {"ok": not problems})
     for problem in problems:
         say(f"bench-scale: {problem}")
     return 1 if problems else 0
@@ -116,8 +116,7 @@ def main() -> int:
     say("two processes make " + ", ".join(f"{v:.2f} x the calls of one ({name})" for name, v in scaling.items()))
     problems = judge(results)
     report = {"simulated": True, "unit": "guest instructions", "results": results, "two_to_one": scaling}
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(report | {"ok": not problems}, indent=2) + "\n")
+    write_report(OUTPUT, report | {"ok": not problems})
     for problem in problems:
         say(f"bench-ioctl: {problem}")
     say(f"bench-ioctl: {'ok' if not problems else 'FAILED'}, simulated driver, {OUTPUT.relative_to(REPO)}")

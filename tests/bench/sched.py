@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from beside import RULES, Plain16  # noqa: E402
 from known import REASONS, excuse, stale  # noqa: E402
 from machine import unknown  # noqa: E402
+from results import write_report  # noqa: E402
 from scenarios import GAP_CARDS, GAPS, H100, QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
 
@@ -401,8 +402,7 @@ def main() -> int:
     rows = list(sim_rows(cards, scenarios_named(names), seeds, lines=not arguments.quick, rivals=not arguments.quick))
     rows += vm_rows(arguments.vm_rows)
     found, problems, known = report(rows, decision_ns(), began, seeds, not arguments.only)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")
+    write_report(OUTPUT, found, indent=1)
     say(table(rows))
     say("")
     for policy, costs in found["decision_ns"].items():

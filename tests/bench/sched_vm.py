@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from machine import REPO, Failed, boot, unknown
+from results import write_report
 
 OUTPUT = REPO / "build/bench-sched-vm.json"
 SLACK_PP = 0.2
@@ -149,8 +150,7 @@ def main() -> int:
     except Failed as failed:
         print(f"bench-sched: {failed}")
         return 1
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps({"simulated": True, "results": rows}, indent=2) + "\n")
+    write_report(OUTPUT, {"simulated": True, "results": rows})
     print(f"bench-sched: {len(rows)} rows of the machine in {OUTPUT.relative_to(REPO)}")
     return 0
 

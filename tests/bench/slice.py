@@ -9,13 +9,13 @@ their weights, or when completed work and the simulated GPU's busy time do not a
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from machine import REPO, Failed, boot
+from results import write_report
 
 from cgpu_cli.sim.figures import ratio_error_pct
 
@@ -106,8 +106,7 @@ def main() -> int:
             continue
         problems += missed(rows[-1])
     report = {"simulated": True, "results": rows, "ok": not problems, "bar_pct": BAR_PCT}
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(OUTPUT, report)
     if rows:
         say(table(rows))
     for problem in problems:
