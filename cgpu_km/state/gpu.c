@@ -116,7 +116,7 @@ static void heap_work(struct work_struct *work)
 	up_read(&gpu->open_lock);
 }
 
-/* By a worker: a reader that its cgroup throttles in the driver would hold the lock until its next period, and the end of
+/* By a worker: a reader that its cgroup throttles in the driver would hold the lock until its next period. The end of
  * the last container, the system's sleep and, behind these, other readers would wait for it.
  */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
