@@ -337,3 +337,92 @@ def test_always_working_by_chance_it_has_its_ceiling(prio_ratio, seed):
     gpu.run(120)
     got = [gpu.turn.stat(slot).gpu_ns - ns for slot, ns in zip((one, other), begin, strict=True)]
     assert got[0] / sum(got) < prio_ratio / 100 + 0.02
+
+
+class Loaded(Sampled):
+    """A machine with too much to do: steps and calls of the thread, and the reading of samples, come late by chance, in
+    milliseconds. High priority works while @works of the time in seconds is true; the hardware gives timeslices."""
+
+    def __init__(self, step=(0, 0), call=(0, 0), read=(0, 0), works=lambda at_s: True):
+        super().__init__()
+        self.step_ms, self.call_ms, self.read_ms, self.works = step, call, read, works
+        self.rng, self.real, self.us, self.on, self.left = Random(1), self.turn.t.run_mask, {}, None, 0
+        self.got_ns = dict.fromkeys((self.high, *self.low), 0)
+
+    def late(self, ms):
+        return int(self.rng.uniform(*ms) * MS)
+
+    def engine(self):
+        ready = [i for i in self.got_ns if self.real >> i & 1 and (i != self.high or self.works(self.turn.now / 1e9))]
+        if self.on not in ready or self.left <= 0:
+            later = [i for i in ready if self.on is not None and i > self.on]
+            self.on = (later or ready or [None])[0]
+            self.left = self.us.get(self.on, 2048) * 1000
+        return self.on
+
+    def go(self, until):
+        while self.turn.now < until:
+            on = self.engine()
+            length = min(until - self.turn.now, self.left, MS, max(self.next - self.turn.now, 1))
+            self.turn.now += length
+            self.left -= length
+            if on is not None:
+                self.got_ns[on] += length
+            if self.turn.now >= self.next:
+                self.ring.append((self.next, C.CGPU_CHECK_IDLE if on is None else on))
+                self.next += PERIOD
+
+    def answer(self, kind, mask):
+        for i in slots(mask) if kind != lib.CGPU_STEP_RESTART else ():
+            took = 300_000 + self.late(self.call_ms)
+            self.go(self.turn.now + took // 2)
+            if kind == lib.CGPU_STEP_TIMESLICE:
+                self.us[i] = self.step.plan.timeslice_us[i]
+            self.real = self.real | 1 << i if kind == lib.CGPU_STEP_THAW else self.real
+            self.real = self.real & ~(1 << i) if kind == lib.CGPU_STEP_FREEZE else self.real
+            self.go(self.turn.now + took - took // 2)
+        return {"done": mask}
+
+    def run(self, seconds):
+        """Returns the part that high priority had."""
+        begin, had, end = self.turn.now, self.got_ns[self.high], self.turn.now + int(seconds * 1_000 * MS)
+        while self.turn.now < end:
+            if not self.plan():
+                continue
+            self.go(min(self.step.plan.until_ns + self.late(self.step_ms), max(self.read, self.turn.now + 1), end))
+            if self.turn.now >= self.read:
+                self.read = self.turn.now + 1_000 * MS + self.late(self.read_ms)
+                until = lib.cgpu_check_until_ns(self.turn.t, self.turn.now)
+                while self.ring and self.ring[0][0] <= until:
+                    lib.cgpu_check_sample(self.check, self.turn.t, *self.ring.pop(0))
+        return (self.got_ns[self.high] - had) / (self.turn.now - begin)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"step": (5, 50)},
+        {"call": (5, 50)},
+        {"read": (0, 3000)},
+        {"step": (5, 50), "call": (50, 400), "read": (0, 3000)},
+    ],
+    ids=str,
+)
+def test_a_thread_that_comes_late_lets_high_priority_have_no_more(late):
+    """What a late freeze gives it is taken from its next periods, and samples of that time show that it works."""
+    gpu = Loaded(**late)
+    gpu.run(5)
+    parts = [gpu.run(1) for _ in range(20)]
+    assert sum(parts) / len(parts) < 0.805
+    assert max(parts) < 0.86
+    assert not gpu.turn.t.use_credit
+
+
+def test_what_a_starved_program_left_it_may_use_later():
+    """Its process had no processor for some seconds: the GPU was the others', and it has credit for 2.4 s, by 16:1."""
+    gpu = Loaded(works=lambda at_s: at_s % 20 < 10)
+    gpu.run(19)
+    parts = [gpu.run(1) for _ in range(10)]
+    assert 0.93 < max(parts) < 0.96
+    assert sum(part > 0.85 for part in parts) <= 4
+    assert sum(parts[5:9]) / 4 < 0.805
