@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/security.md, "By mend": each row of the review names code and tests that exist."""
+"""docs/security.md: the numbers of the findings; "By mend": each row of the review names code and tests that exist."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ MEND = re.compile(r"`([\w/]+\.(?:c|py))`: ((?:`\w+(?:\(\))?`(?:, )?)+)")
 
 def the_tests(text: str) -> set[str]:
     return set(re.findall(r"\btest_\w+", text))
+
+
+def test_the_findings_are_numbered():
+    table = PAGE.partition("## Findings")[2].partition("### By mend")[0]
+    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", table, re.M)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers
 
 
 def test_each_row_of_the_review_is_there():
