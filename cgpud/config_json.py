@@ -78,6 +78,12 @@ def stages(spec: Spec) -> dict[str, list[dict[str, Any]]]:
     return {stage: json_objects(entries, f"hooks.{stage}") for stage, entries in hooks.items()}
 
 
+def has_user_namespace(spec: Spec) -> bool:
+    linux = json_object(spec.get("linux"), "linux")
+    kinds = {entry.get("type") for entry in json_objects(linux.get("namespaces"), "linux.namespaces")}
+    return "user" in kinds or bool(linux.get("uidMappings") or linux.get("gidMappings"))
+
+
 def check_properties(spec: Spec) -> None:
     """Refuse what sets the device rules of the container's systemd unit: with the systemd driver runc and crun hand the
     property on, and under cgroup v1 systemd puts its rules in place of the runtime's at its next reload."""

@@ -139,21 +139,25 @@ def with_life(spec: Spec, cookie: int, path: str, closed: str) -> Spec:
     stages = of_others(spec)
     for stage, which in (("createRuntime", "bind"), ("poststop", "release")):
         stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--cookie={cookie}")]
-    return {**spec, "hooks": _checked(stages, path, closed)}
+    return _checked(spec, stages, path, closed)
 
 
 def with_check(spec: Spec, path: str, closed: str, *, restored: bool = False) -> Spec:
     """The spec of a container without a slice, which does not start if a number of `closed` is open to it."""
-    return {**spec, "hooks": _checked(of_others(spec), path, closed, restored=restored)}
+    return _checked(spec, of_others(spec), path, closed, restored=restored)
 
 
 def _checked(
-    stages: dict[str, list[dict[str, Any]]], path: str, closed: str, *, restored: bool = False
-) -> dict[str, list[dict[str, Any]]]:
+    spec: Spec, stages: dict[str, list[dict[str, Any]]], path: str, closed: str, *, restored: bool = False
+) -> Spec:
     if not closed:
-        return stages
-    late = (("poststart", "confirm"),) if _runs_late(stages) else ()
-    early = (("createRuntime", "confirm"),) if restored else ()  # runc restores without createContainer
-    for stage, which in (*early, ("createContainer", "check"), *late):
+        return {**spec, "hooks": stages}
+    # Hooks of createContainer are in the container's user namespace, where ours may not look at the host's nodes.
+    mapped = config_json.has_user_namespace(spec)
+    early = (("createRuntime", "confirm"),) if restored or mapped else ()  # runc restores without createContainer
+    check = () if mapped else (("createContainer", "check"),)
+    is_late = _runs_late(stages) or (mapped and stages.get("createContainer"))
+    late = (("poststart", "confirm"),) if is_late else ()
+    for stage, which in (*early, *check, *late):
         stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--closed={closed}")]
-    return stages
+    return {**spec, "hooks": stages}

@@ -166,9 +166,7 @@ def check_isolation(
     host. `is_own`: is the namespace of this kind behind this path another one than the host's? `resolve`: the paths on
     the host behind the links and mounts of a bind's source; it raises Refused for one that cannot be known. `cgroups`:
     v1, v2, or nsdelegate: v2, in which no process leaves its cgroup namespace."""
-    linux = json_object(spec.get("linux"), "linux")
-    kinds = {entry.get("type") for entry in json_objects(linux.get("namespaces"), "linux.namespaces")}
-    if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
+    if config_json.has_user_namespace(spec):
         raise Refused(
             "the container has a user namespace, for which there are no slices; "
             "start it without one (no userns-remap, not rootless)"

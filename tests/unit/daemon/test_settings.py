@@ -278,6 +278,25 @@ async def test_what_runc_restores_without_createcontainer(node: Node) -> None:
     assert early["args"] == ["cgpu-runtime", "hook", "confirm", "--closed=195:0-0"]
 
 
+@pytest.mark.parametrize("stage", ["", "createContainer", "poststart"])
+async def test_a_user_namespace_beside_no_slice(node: Node, stage: str) -> None:
+    """There root of the container is not root of the host, and a hook of createContainer may not look at its nodes."""
+    node.config = parse('[gpu]\nunsliced = "refuse"')
+    path = plain(node, (), hooks=False) / "config.json"
+    spec = json.loads(path.read_text())
+    spec["linux"]["namespaces"].append({"type": "user"})
+    other = {"path": "/usr/bin/other"}
+    spec |= {"hooks": {stage: [other]}} if stage else {}
+    path.write_text(json.dumps(spec))
+    async with node.running():
+        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["closed"] == "195:0-0"
+    found = json.loads(path.read_text())["hooks"]
+    checks = {name: [hook["args"][2:] for hook in hooks if hook != other] for name, hooks in found.items()}
+    confirm = [["confirm", "--closed=195:0-0"]]
+    late = {"poststart": confirm} if stage else {}
+    assert {name: words for name, words in checks.items() if words} == {"createRuntime": confirm, **late}
+
+
 async def test_a_property_of_the_unit_beside_no_slice(node: Node) -> None:
     path = plain(node, (), hooks=False) / "config.json"
     spec = {**json.loads(path.read_text()), "annotations": {"org.systemd.property.DevicePolicy": "'auto'"}}
