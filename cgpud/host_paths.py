@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from cgpu_common.errors import Refused
@@ -22,7 +23,7 @@ GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 _OF_PROCESS = re.compile(r"/proc/[0-9]+/", re.ASCII)
 LINKS_MAX = 40  # as the kernel has it
 WAIT_S = 10.0
-WAITING_MAX = 64  # starts, each with a thread
+LEFT_MAX = 64  # threads that still wait, of starts that were refused
 
 Found = Callable[[str], Collection[str]]
 Enter = Callable[[str], None]
@@ -33,23 +34,26 @@ class Lookups:
     the daemon. Later starts do not go there until it has answered."""
 
     def __init__(self) -> None:
-        self._waiting = 0
-        self._silent: set[str] = set()  # mount points
+        self._left = 0  # threads of starts that were refused meanwhile
+        self._silent: set[tuple[str, str]] = set()  # as Places.file_system_of() has them
 
     async def find(self, directory: str, places: Places, paths: Collection[str]) -> Found:
         """find() of each of these paths. Raises Refused."""
-        if self._waiting >= WAITING_MAX:
-            raise Refused(f"{self._waiting} starts wait for file systems that do not answer; try again later")
+        if self._left >= LEFT_MAX:
+            raise Refused(f"{self._left} starts wait for file systems that do not answer; try again later")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         found: dict[str, tuple[str, ...]] = {}
-        path = point = marked = ""  # what is looked up, the mount that is asked, and that in self._silent
+        path, system, since = "", ("", ""), time.monotonic()  # what is looked up, where it is, from when on
+        marked = ("", "")  # in self._silent
 
         def enter(here: str) -> None:
-            nonlocal point
-            point = places.mount_of(here)
-            if point in self._silent:
-                raise Refused(_silence(path, point))
+            nonlocal system, since
+            if done.cancelled():  # the start was refused meanwhile
+                raise TimeoutError
+            system, since = places.file_system_of(here), time.monotonic()
+            if system in self._silent:
+                raise Refused(_silence(path, system[0]))
 
         def work() -> None:
             nonlocal path
@@ -63,26 +67,38 @@ class Lookups:
                 loop.call_soon_threadsafe(finish, failure)
 
         def finish(error: Exception | None) -> None:
-            self._waiting -= 1
-            self._silent.discard(marked)
-            if done.done():
-                return
-            if error is None:
+            if done.cancelled():
+                self._left -= 1
+                self._silent.discard(marked)
+            elif error is None:
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
         # A daemon's thread: the process does not wait for it at its end, as for those of an executor.
         threading.Thread(target=work, daemon=True).start()
-        self._waiting += 1
         try:
             async with timeout(WAIT_S):
                 await done
         except TimeoutError as error:
-            marked = point
-            self._silent.add(marked)
-            raise Refused(_silence(path, point)) from error
+            if not done.cancelled():  # it ended in the last moment
+                done.result()
+            elif time.monotonic() - since < WAIT_S / 2:  # it goes on, so no file system is silent
+                raise Refused(_slowness(paths)) from error
+            else:
+                marked = system
+                self._silent.add(marked)
+                raise Refused(_silence(path, marked[0])) from error
+        finally:
+            self._left += done.cancelled()
         return found.__getitem__
+
+
+def _slowness(paths: Collection[str]) -> str:
+    return (
+        f"the container mounts {len(paths)} paths of the host, and where they lead is not known after {WAIT_S:g} s; "
+        f"start it with fewer, or again when the machine has less to do"
+    )
 
 
 def _silence(path: str, point: str) -> str:

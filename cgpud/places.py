@@ -59,6 +59,11 @@ class Places:
         """The point of the mount that the path is on."""
         return next((above for above in (path, *_parents(path)) if above in self._seen), "/")
 
+    def file_system_of(self, path: str) -> tuple[str, str]:
+        """mount_of(), and the device of what is mounted there now: later it may be another one."""
+        point = self.mount_of(path)
+        return point, self._seen[point].device if point in self._seen else ""
+
     def _concerns(self, path: str) -> bool:
         return path in self._above or path in self._guarded or path.startswith(self._below)
 
