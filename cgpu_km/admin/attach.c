@@ -70,6 +70,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	mutex_init(&gpu->ctrl_lock);
 	spin_lock_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
+	ckm_gpu_heap_init(gpu);
 	ckm_events_init_gpu(gpu);
 	ret = ckm_check_alloc(gpu);
 	if (ret)

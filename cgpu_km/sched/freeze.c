@@ -67,26 +67,40 @@ static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
 	snap->list[snap->count++].object = obj->core.hobject;
 }
 
-/* Copy what @filter accepts of the slot's channels, of those that the driver @refused alone or of the others, in one
+static bool is_whole(const struct ckm_channel_filter *filter)
+{
+	return !filter->channel && !filter->group;
+}
+
+/* A slot's channels that are to be frozen or thawed, and what the driver answers. */
+struct work {
+	struct ckm_gpu *gpu;
+	u32 sched_id;
+	const struct ckm_channel_filter *filter;
+	bool freeze;
+	bool some;		/* a call succeeded */
+};
+
+/* Copy what the filter accepts of the slot's channels, of those that the driver @refused alone or of the others, in one
  * pass: the lock is held for as many steps as the slot has of them, which its quota limits. What is added later is
  * frozen by the call that enables it, after ctrl_lock was dropped; for what is freed later the driver's call fails.
  */
-static struct snapshot *take_snapshot(struct ckm_gpu *gpu, u32 sched_id,
-				      const struct ckm_channel_filter *filter, bool refused)
+static struct snapshot *take_snapshot(const struct work *w, bool refused)
 {
-	struct snapshot *snap = new_snapshot(gpu, sched_id);
+	struct snapshot *snap = new_snapshot(w->gpu, w->sched_id);
+	struct ckm_gpu *gpu = w->gpu;
 	const struct ckm_obj *obj;
 	struct ckm_slot *slot;
 
 	if (!snap)
 		return NULL;
 	spin_lock(&gpu->lock);
-	slot = gpu->slot[sched_id];
+	slot = gpu->slot[w->sched_id];
 	if (slot)
 		list_for_each_entry(obj, &slot->channels, sched) {
 			if (snap->count == snap->room)
 				break;
-			if (obj->refused == refused && matches(filter, obj))
+			if (obj->refused[w->freeze] == refused && matches(w->filter, obj))
 				snapshot_add(snap, obj);
 		}
 	spin_unlock(&gpu->lock);
@@ -144,33 +158,54 @@ static void snapshot_drop_ended(struct ckm_gpu *gpu, u32 sched_id, struct snapsh
 }
 
 /* Freeze or thaw @count channels of @snap from @at on, by one call. */
-static u32 freeze_list(struct ckm_gpu *gpu, struct disable_channels *list,
-		       const struct snapshot *snap, u32 at, u32 count, bool freeze)
+static u32 freeze_list(struct work *w, struct disable_channels *list, const struct snapshot *snap, u32 at, u32 count)
 {
-	u32 i;
+	u32 status, i;
 
-	list->disable = freeze;
+	list->disable = w->freeze;
 	list->count = count;
 	for (i = 0; i < count; i++) {
 		list->client[i] = snap->list[at + i].client;
 		list->channel[i] = snap->list[at + i].object;
 	}
-	return disable_channels(gpu, list);
+	status = disable_channels(w->gpu, list);
+	w->some |= status == NV_OK;
+	return status;
 }
 
-/* The driver refused @seq alone, or did not. */
-static void note_refused(struct ckm_gpu *gpu, u32 sched_id, u64 seq, bool refused)
+/* The driver refused @count channels of @snap from @at on, or did not. Both are in the order of sequence numbers. */
+static void note_refused(const struct work *w, const struct snapshot *snap, u32 at, u32 count, bool refused)
 {
+	struct ckm_gpu *gpu = w->gpu;
+	const u32 end = at + count;
+	struct ckm_slot *slot;
 	struct ckm_obj *obj;
 
 	spin_lock(&gpu->lock);
-	if (gpu->slot[sched_id])
-		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
-			if (obj->seq == seq) {
-				obj->refused = refused;
+	slot = gpu->slot[w->sched_id];
+	if (slot)
+		list_for_each_entry(obj, &slot->channels, sched) {
+			while (at < end && snap->list[at].seq < obj->seq)
+				at++;
+			if (at == end)
 				break;
-			}
+			if (snap->list[at].seq == obj->seq)
+				obj->refused[w->freeze] = refused;
+		}
 	spin_unlock(&gpu->lock);
+}
+
+/* The driver answered @status for one channel alone: it is forgotten if the driver has it no more. Returns the failure,
+ * or NV_OK.
+ */
+static u32 note_alone(const struct work *w, const struct snapshot *snap, u32 at, u32 status)
+{
+	if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT) {
+		forget_channel(w->gpu, w->sched_id, snap->list[at].seq);
+		return NV_OK;
+	}
+	note_refused(w, snap, at, 1, status != NV_OK);
+	return status;
 }
 
 /* The driver refuses a list for one channel that was freed since the snapshot. What the slot has no more is
@@ -178,104 +213,108 @@ static void note_refused(struct ckm_gpu *gpu, u32 sched_id, u64 seq, bool refuse
  * it, and as many until lists are full again. It is forgotten if the driver has it no more, and else left out of these
  * lists from then on.
  *
- * Returns the status of the latest failure, or NV_OK. @some becomes true if a call succeeded.
+ * Returns the status of the latest failure, or NV_OK.
  */
-static u32 freeze_snapshot(struct ckm_gpu *gpu, u32 sched_id, struct snapshot *snap,
-			   struct disable_channels *list, bool freeze, bool *some)
+static u32 freeze_snapshot(struct work *w, struct snapshot *snap, struct disable_channels *list)
 {
 	u32 most = NV2080_DISABLE_CHANNELS_MAX, failure = NV_OK, at = 0, count, status;
 
 	while (at < snap->count) {
 		count = min(snap->count - at, most);
-		status = freeze_list(gpu, list, snap, at, count, freeze);
+		status = freeze_list(w, list, snap, at, count);
 		if (status != NV_OK && count > 1) {
-			snapshot_drop_ended(gpu, sched_id, snap, at);
+			snapshot_drop_ended(w->gpu, w->sched_id, snap, at);
 			most = count / 2;
 			continue;
 		}
-		if (status == NV_OK) {
-			*some = true;
+		if (status == NV_OK)
 			most = min_t(u32, 2 * most, NV2080_DISABLE_CHANNELS_MAX);
-		} else if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT) {
-			forget_channel(gpu, sched_id, snap->list[at].seq);
-		} else {
-			note_refused(gpu, sched_id, snap->list[at].seq, true);
-			failure = status;
-		}
+		else
+			failure = note_alone(w, snap, at, status) ?: failure;
 		at += count;
 	}
 	return failure;
 }
 
-/* Channels that the driver refused alone: a tenant can have any number of them, that faulted, and the driver may
- * refuse them for good. So no list is taken apart for them: one of them is tried alone, another one each time, and
- * the others only in full lists.
+/* The next one after that tried last, of this slot and for the same call: were these counted together, one that the
+ * driver accepts again could be passed over each time.
  */
-static u32 freeze_refused(struct ckm_gpu *gpu, u32 sched_id, struct snapshot *snap,
-			  struct disable_channels *list, bool freeze, bool *some)
+static u32 next_alone(const struct work *w, const struct snapshot *snap)
 {
-	u32 failure = NV_OK, at, count, status, i;
+	u64 *last = &w->gpu->alone_seq[w->freeze][w->sched_id];
+	u32 at = 0;
+
+	while (at < snap->count && snap->list[at].seq <= *last)
+		at++;
+	if (at == snap->count)
+		at = 0;
+	*last = snap->list[at].seq;
+	return at;
+}
+
+/* Channels that the driver refused alone: a tenant can have any number of them, that faulted, and the driver may
+ * refuse them for good. So no list is taken apart for them: of those of a slot one is tried alone, another one each
+ * time, and the others only in full lists.
+ */
+static u32 freeze_refused(struct work *w, struct snapshot *snap, struct disable_channels *list)
+{
+	u32 failure = NV_OK, at, count, status;
 
 	for (at = 0; at < snap->count; at += count) {
 		count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
-		status = freeze_list(gpu, list, snap, at, count, freeze);
-		*some |= status == NV_OK;
-		failure = status == NV_OK ? failure : status;
-		for (i = at; status == NV_OK && i < at + count; i++)
-			note_refused(gpu, sched_id, snap->list[i].seq, false);
+		status = freeze_list(w, list, snap, at, count);
+		if (count == 1)
+			status = note_alone(w, snap, at, status);
+		else if (status == NV_OK)
+			note_refused(w, snap, at, count, false);
+		failure = status ?: failure;
 	}
-	if (failure == NV_OK || snap->count == 1)
+	if (failure == NV_OK || snap->count == 1 || !is_whole(w->filter))
 		return failure;
-	at = gpu->refused_next++ % snap->count;
-	status = freeze_list(gpu, list, snap, at, 1, freeze);
-	if (status == NV_OK)
-		note_refused(gpu, sched_id, snap->list[at].seq, false);
-	else if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
-		forget_channel(gpu, sched_id, snap->list[at].seq);
+	at = next_alone(w, snap);
+	note_alone(w, snap, at, freeze_list(w, list, snap, at, 1));
 	return failure;
 }
 
-/* Freeze or thaw what @filter accepts, of the channels that the driver refused alone or of the others. */
-static u32 freeze_part(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
-		       bool refused, bool freeze, bool *some)
+/* Those that the driver refused alone, or the others. */
+static u32 freeze_part(struct work *w, bool refused)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	struct snapshot *snap = take_snapshot(gpu, sched_id, filter, refused);
+	struct snapshot *snap = take_snapshot(w, refused);
 	u32 failure = NV_ERR_NO_MEMORY;
 
 	if (list && snap)
-		failure = (refused ? freeze_refused : freeze_snapshot)(gpu, sched_id, snap, list, freeze, some);
+		failure = refused ? freeze_refused(w, snap, list) : freeze_snapshot(w, snap, list);
 	kvfree(snap);
 	kfree(list);
 	return failure;
 }
 
-/* False: a call failed, and @some says whether another one succeeded. */
-static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
-			bool freeze, bool *some)
+/* False: a call failed, and @w->some says whether another one succeeded. */
+static bool freeze_slot(struct work *w)
 {
-	u32 failure = freeze_part(gpu, sched_id, filter, false, freeze, some);
+	u32 failure = freeze_part(w, false);
 
-	failure = freeze_part(gpu, sched_id, filter, true, freeze, some) ?: failure;
+	failure = freeze_part(w, true) ?: failure;
 	if (failure != NV_OK)
-		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
+		ckm_events_control_failed(w->gpu, w->sched_id, CGPU_CTRL_FREEZE, failure);
 	return failure == NV_OK;
 }
 
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, u32 *part)
 {
 	const struct ckm_channel_filter all = {};
-	u32 done = 0, slot;
-	bool some;
+	struct work w = { .gpu = gpu, .filter = &all, .freeze = freeze };
+	u32 done = 0;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	for (; mask; mask &= mask - 1) {
-		slot = __ffs(mask);
-		some = false;
-		if (freeze_slot(gpu, slot, &all, freeze, &some))
-			done |= BIT(slot);
-		else if (some)
-			*part |= BIT(slot);
+		w.sched_id = __ffs(mask);
+		w.some = false;
+		if (freeze_slot(&w))
+			done |= BIT(w.sched_id);
+		else if (w.some)
+			*part |= BIT(w.sched_id);
 	}
 	return done;
 }
@@ -283,11 +322,12 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, u32 *part)
 bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter)
 {
+	struct work w = { .gpu = gpu, .sched_id = sched_id, .filter = filter, .freeze = true };
 	u64 failed_ns = 0;
-	bool done, some = false;
+	bool done;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	done = freeze_slot(gpu, sched_id, filter, true, &some);
+	done = freeze_slot(&w);
 	if (ckm_ctrl_needs_restart(gpu) &&
 	    !ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns) && failed_ns)
 		done = false;

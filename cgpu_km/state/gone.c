@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the list of processes whose channels are gone. Callers hold gpu->lock. */
 #include <linux/ktime.h>
+#include <linux/minmax.h>
 
 #include "state/container.h"
 #include "state/gone.h"
@@ -14,6 +15,7 @@ void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid)
 	struct ckm_gone *gone = &slot->gpu->gone[slot->sched_id];
 	struct cgpu_sched_entity_view view;
 	u32 i, at = 0;
+	u64 *lost;
 
 	lockdep_assert_held(&slot->gpu->lock);
 	for (i = 0; i < CKM_GONE_PIDS; i++) {
@@ -24,8 +26,10 @@ void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid)
 		if (gone->last[i].at_ns < gone->last[at].at_ns)
 			at = i;
 	}
-	if (gone->last[at].at_ns && gone->last[at].pid != pid)
-		slot->gpu->gone_lost_ns[gone->last[at].high] = gone->last[at].at_ns;
+	/* Of two slots the one may forget a process that went long before what the other has forgotten. */
+	lost = &slot->gpu->gone_lost_ns[gone->last[at].high];
+	if (gone->last[at].pid != pid)
+		*lost = max(*lost, gone->last[at].at_ns);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &view);
 	gone->last[at].at_ns = ktime_get_ns();
 	gone->last[at].pid = pid;

@@ -98,38 +98,43 @@ bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
 	return true;
 }
 
-/* On the stack of a reader, which waits for it. */
-struct heap_query {
-	struct work_struct work;
-	struct ckm_gpu *gpu;
-	u64 used, free;
-	bool known;
-};
-
 static void heap_work(struct work_struct *work)
 {
-	struct heap_query *q = container_of(work, struct heap_query, work);
-	struct ckm_gpu *gpu = q->gpu;
+	struct ckm_gpu *gpu = container_of(work, struct ckm_gpu, heap.work);
+	u64 used = 0, free = 0;
+	bool known;
 
 	down_read(&gpu->open_lock);
-	q->known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, &q->used, &q->free);
+	known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, &used, &free);
 	up_read(&gpu->open_lock);
+	spin_lock(&gpu->lock);
+	gpu->heap.known = known;
+	gpu->heap.used = used;
+	gpu->heap.free = free;
+	spin_unlock(&gpu->lock);
+}
+
+void ckm_gpu_heap_init(struct ckm_gpu *gpu)
+{
+	INIT_WORK(&gpu->heap.work, heap_work);
 }
 
 /* By a worker: a reader that its cgroup throttles in the driver would hold the lock until its next period. The end of
  * the last container, the system's sleep and, behind these, other readers would wait for it.
+ * A query that waits for a worker serves each reader that comes meanwhile. Behind one that runs another is queued.
  */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 {
-	struct heap_query q = { .gpu = gpu };
+	bool known;
 
-	INIT_WORK_ONSTACK(&q.work, heap_work);
-	queue_work(system_unbound_wq, &q.work);
-	flush_work(&q.work);
-	destroy_work_on_stack(&q.work);
-	*used = q.used;
-	*free = q.free;
-	return q.known;
+	queue_work(system_unbound_wq, &gpu->heap.work);
+	flush_work(&gpu->heap.work);
+	spin_lock(&gpu->lock);
+	known = gpu->heap.known;
+	*used = gpu->heap.used;
+	*free = gpu->heap.free;
+	spin_unlock(&gpu->lock);
+	return known;
 }
 
 u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu, enum cgpu_engine engine)

@@ -103,6 +103,13 @@ struct ckm_gone {
 	} last[CKM_GONE_PIDS];
 };
 
+/* Readers of its figure share it, so they take one worker of a GPU, however many they are. */
+struct ckm_heap_query {
+	struct work_struct work;
+	u64 used, free;			/* lock */
+	bool known;			/* lock */
+};
+
 struct ckm_gpu {
 	struct list_head node;		/* ckm_lock */
 	u32 index;			/* N of /proc/cgpu_km/N: PCI order */
@@ -133,7 +140,7 @@ struct ckm_gpu {
 	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
 	struct ckm_ctrl_stat ctrl;	/* ctrl_lock; READ_ONCE by ckm_ctrl_figures() */
 	bool paused;			/* ctrl_lock and lock; no calls, no reads: the system sleeps */
-	u32 refused_next;		/* ctrl_lock; which of the channels that were refused is tried alone */
+	u64 alone_seq[2][CGPU_SLOTS];	/* ctrl_lock; by sched_id: of the refused channels, the last tried alone; [1]: for a freeze */
 	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
 	struct ckm_run_state run;	/* lock */
@@ -143,6 +150,7 @@ struct ckm_gpu {
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
 	struct rw_semaphore open_lock;	/* open, and calls that need it; only the driver's locks under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
+	struct ckm_heap_query heap;
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
 	struct list_head thread_node;	/* in sched_thread.c's list while there is a thread */
 	struct cgpu_check *check;	/* lock */
@@ -179,8 +187,10 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
  * driver. False if the driver fails. Only while attached; sleeps.
  */
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
-/* As ckm_gpu_heap(), but false while not attached, or asleep. A worker takes open_lock for reading; the caller waits for
- * it with no lock of its own.
+/* Before the first query. Each is waited for, so none is left when its readers are gone. */
+void ckm_gpu_heap_init(struct ckm_gpu *gpu);
+/* As ckm_gpu_heap(), but false while not attached, or asleep, and as of a time after the call began. A worker takes
+ * open_lock for reading; the caller waits for it, with ckm_lock at most.
  */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 

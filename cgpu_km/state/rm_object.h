@@ -65,7 +65,7 @@ struct ckm_obj {
 	u32 cpu_map_count;		/* ct->rm_lock; length of @cpu_maps */
 	struct ckm_group *group;	/* a reference; TSGs and channels; set before LIVE */
 	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
-	bool refused;			/* gpu->lock; its last DISABLE_CHANNELS alone failed */
+	bool refused[2];		/* gpu->lock; its last thaw alone failed; [1]: its last freeze */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */

@@ -55,12 +55,22 @@ def test_a_lock_that_several_containers_take_is_a_spinlock():
     assert [n for n, (kind, tasks) in rows().items() if tasks.startswith("each container") and kind != "spinlock"] == []
 
 
+def functions() -> list[tuple[str, str]]:
+    function = re.compile(r"^\w[^\n;]*?(\w+)\([^\n;]*\n\{\n(.*?)^\}", re.M | re.S)
+    return [found for path in SOURCES for found in function.findall(path.read_text())]
+
+
 def test_a_driver_call_under_the_lock_of_opens_is_a_workers():
     """A reader of N/stat would hold up attach, detach and the system's sleep while its cgroup throttles it."""
-    function = re.compile(r"^\w[^\n;]*?(\w+)\([^\n;]*\n\{\n(.*?)^\}", re.M | re.S)
-    every = [found for path in SOURCES for found in function.findall(path.read_text())]
-    found = [name for name, body in every if "down_read(&gpu->open_lock)" in body]
+    found = [name for name, body in functions() if "down_read(&gpu->open_lock)" in body]
     assert sorted(found) == ["heap_work", "read_samples"], "read_samples() is a part of check_work()"
+
+
+def test_tasks_that_wait_for_a_worker_do_not_take_all():
+    """An item on the stack is one for each task that waits: any user of the host may read N/stat, by any number."""
+    found = {name: body for name, body in functions() if "INIT_WORK_ONSTACK" in body}
+    assert "freeze_new" in found
+    assert [name for name, body in found.items() if not re.search(r"mutex_lock\(.*queue_work\(", body, re.S)] == []
 
 
 def test_a_tenants_call_takes_no_other_mutex():
