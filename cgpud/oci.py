@@ -32,6 +32,7 @@ PROC_TREE = "/proc/cgpu_km"
 # of every card, suspend stops all cards. Engines do not close the tree: of /proc they have bus, fs, irq and sys.
 DRIVER_TREE = "/proc/driver"
 _SERVICE = re.compile(r"(/var)?/run/nvidia-(persistenced|fabricmanager)(/|\Z)")
+SERVICES = ("/run/nvidia-persistenced", "/run/nvidia-fabricmanager")
 NODES = "/dev/cgpu"  # mount point of the module's file system; cgpu-runtime mounts it
 # rprivate: later mounts of the host do not propagate into the container.
 NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
@@ -54,7 +55,7 @@ NO_CONTROLLER = f"{CGROUPS}/systemd"  # under v1, so it has no devices
 # Of the host. Root that may write there leaves its device cgroup, has the cards' registers and memory (resourceN), or
 # commands the driver and the module.
 HOST_TREES = {CGROUPS: "cgroups", "/sys": "devices", DRIVER_TREE: "GPU driver", PROC_TREE: "slices"}
-GUARDED = (DAEMON_DIRECTORY, *MPS_DIRECTORIES, *HOST_TREES)
+GUARDED = (DAEMON_DIRECTORY, *MPS_DIRECTORIES, *SERVICES, *HOST_TREES)
 # Mounts below /sys, which stay writable in a recursive bind that is itself read-only.
 IN_SYS = (CGROUPS, "/sys/kernel/debug", "/sys/kernel/tracing")
 
@@ -191,6 +192,7 @@ def check_isolation(
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
     config_json.check_properties(spec)
+    _check_services(binds)
     own = own_namespaces(spec, is_own)
     _check_trees(spec, binds, cgroups, stays=cgroups == "nsdelegate" and "cgroup" in own)
     # The module accepts commands from the initial pid and network namespaces only; this container is in both.
@@ -293,6 +295,17 @@ def _check_daemon(binds: Collection[_Bind], resolve: Callable[[str], Collection[
             raise Refused(
                 f"the container mounts {bind.source}, which brings {DAEMON_DIRECTORY}, "
                 f"where cgpud takes requests that change every slice; remove the mount"
+            )
+
+
+def _check_services(binds: Iterable[_Bind]) -> None:
+    """What NVIDIA's toolkit mounts is taken out; another destination is of the author of the container."""
+    for bind in binds:
+        brought = next((one for one in SERVICES if bind.brings(one)), "")
+        if brought and not is_service_path(bind.mount.get("destination")):
+            raise Refused(
+                f"the container mounts {bind.source}, which brings {brought}, where a service of NVIDIA's driver takes "
+                f"root of a container for root of the host; remove the mount"
             )
 
 

@@ -639,6 +639,11 @@ def test_the_sockets_of_the_drivers_services(path: str) -> None:
     for edited in (edit(spec), oci.edit_whole(spec, MAJORS, (), None)):
         assert not [mount for mount in edited["mounts"] if mount["destination"] == path]
         assert kept in edited["mounts"]
+    spec["mounts"][-2]["destination"] = "/x"
+    with pytest.raises(Refused, match=r"brings /run/nvidia-\w+, where a service of NVIDIA's driver takes root"):
+        oci.check_isolation(spec, OPTIONS, resolve=lambda path: (path.replace("/var/run", "/run"),))
+    privileged = oci.Options(OPTIONS.hook_path, allow_privileged=True)
+    oci.check_isolation(spec, privileged, resolve=lambda path: (path.replace("/var/run", "/run"),))
 
 
 @pytest.mark.parametrize("name", ["DeviceAllow", "DevicePolicy"])
