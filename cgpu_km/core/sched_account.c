@@ -203,7 +203,8 @@ static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s
  * @late: kernels of theirs delayed it
  * @to_ns: when they were off the GPU
  *
- * Kernels that delay it keep the GPU from all others: by timeslices one that woke beside them would be charged too.
+ * Kernels that delay it keep the GPU from all others: by timeslices one that woke beside them would
+ * be charged too.
  */
 void cgpu_account_freeze(struct cgpu_sched *t, u32 slots, bool late, u64 to_ns)
 {

@@ -76,8 +76,9 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
 }
 
-/* The part of @slot, which has work, of a time in which those of @busy have. @on: the one on the GPU, 0: not known. Of
- * pieces shorter than the timeslices each has its length, whatever its timeslice: it is charged an equal part at least.
+/* The part of @slot, which has work, of a time in which those of @busy have. @on: the one on the
+ * GPU, 0: not known. Of pieces shorter than the timeslices each has its length, whatever its
+ * timeslice: it is charged an equal part at least.
  */
 static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 busy, u32 on, u64 len_ns)
 {
@@ -110,8 +111,8 @@ static bool waited(const struct cgpu_sched *t, u32 slots)
 	return true;
 }
 
-/* It was not known which of several slots with work was on the GPU, and the work of @ended is over, that of @busy not:
- * by their timeslices that one had all, and they had nothing.
+/* It was not known which of several slots with work was on the GPU, and the work of @ended is over,
+ * that of @busy not: by their timeslices that one had all, and they had nothing.
  */
 static void settle(struct cgpu_sched *t, u32 ended, u32 busy)
 {
@@ -129,9 +130,10 @@ static void settle(struct cgpu_sched *t, u32 ended, u32 busy)
 	}
 }
 
-/* Which slot the hardware runs. One that is the only one with work has the GPU to the end of its timeslice, whoever
- * wakes meanwhile: of pieces that are shorter the first has all, and not its part. After it the only other one has
- * it; which of several is known when the work of one of them is over. One with gaps that readings miss loses it in each.
+/* Which slot the hardware runs. One that is the only one with work has the GPU to the end of its
+ * timeslice, whoever wakes meanwhile: of pieces that are shorter the first has all, and not its
+ * part. After it the only other one has it; which of several is known when the work of one of them
+ * is over. One with gaps that readings miss loses it in each.
  */
 static void find_on(struct cgpu_sched *t, u32 was_busy)
 {
@@ -172,9 +174,10 @@ static void charge(struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
  * @wait: others wait for a turn
  * @len_ns: how long
  *
- * Of known run state what a slot works is charged, by the readings, whether it counts as asleep or as awake: a piece of
- * work begins and ends between two of them, on average in the middle. Where they are far apart most pieces begin and
- * end between two and are not seen: one that is stands for the others.
+ * Of known run state what a slot works is charged, by the readings, whether it counts as asleep or
+ * as awake: a piece of work begins and ends between two of them, on average in the middle. Where
+ * they are far apart most pieces begin and end between two and are not seen: one that is stands for
+ * the others.
  * Awake without work it is charged while others wait for it: they have lost that time to it.
  */
 void cgpu_ceiling_charge_known(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)

@@ -145,7 +145,8 @@ static bool usually_delays(const struct cgpu_sched *t, const struct cgpu_sched_e
  * @t: the scheduler
  * @s: one of its slots
  *
- * Also by less than what makes a freeze slow. Timeslices do not divide the GPU between such a slot and others.
+ * Also by less than what makes a freeze slow. Timeslices do not divide the GPU between such a slot
+ * and others.
  */
 bool cgpu_resist_delays(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
 {
