@@ -16,6 +16,7 @@
 #include <linux/rbtree.h>
 #include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/workqueue.h>
 #include <net/genetlink.h>
 
 #include "probed.h"
@@ -230,6 +231,10 @@ static inline size_t fault_in_readable(const char __user *user, size_t size)
 #endif
 
 /* ---- library ---- */
+
+#ifndef HAVE_SYSTEM_DFL_WQ
+#define system_dfl_wq	system_unbound_wq
+#endif
 
 #ifndef HAVE_MEMSET_AFTER
 #define memset_after(obj, value, member) \

@@ -164,6 +164,12 @@ struct timespec64 probe(struct inode *inode) { return simple_inode_init_ts(inode
 int probe(const int *from) { return get_unaligned(from); }
 #endif
 
+/* 6.17; from 7.2 on the kernel warns where work is queued in system_unbound_wq */
+#ifdef PROBE_SYSTEM_DFL_WQ
+#include <linux/workqueue.h>
+bool probe(struct work_struct *work) { return queue_work(system_dfl_wq, work); }
+#endif
+
 /* 6.17 */
 #ifdef PROBE_S_D_FLAGS
 #include <linux/dcache.h>

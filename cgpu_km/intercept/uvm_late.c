@@ -3,6 +3,7 @@
 #include <linux/kernel.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "driver/proc_devices.h"
 #include "intercept/uvm.h"
 #include "intercept/uvm_late.h"
@@ -58,7 +59,7 @@ void ckm_uvm_late_look(void)
 		return;
 	report(attempt());
 	if (passes(failed))
-		mod_delayed_work(system_unbound_wq, &again, HZ);
+		mod_delayed_work(system_dfl_wq, &again, HZ);
 }
 
 static void try_again(struct work_struct *work)
@@ -74,7 +75,7 @@ void ckm_uvm_late_start(int ret)
 	watching = true;
 	report(ret);
 	if (passes(ret))
-		mod_delayed_work(system_unbound_wq, &again, HZ);
+		mod_delayed_work(system_dfl_wq, &again, HZ);
 }
 
 void ckm_uvm_late_stop(void)

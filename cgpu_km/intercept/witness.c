@@ -3,6 +3,7 @@
 #include <linux/kernel.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "core/nv_call.h"
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
@@ -31,7 +32,7 @@ static void look(struct work_struct *work)
 			pr_info("%s again\n", why);
 		ckm_events_redirections(off ? -EIO : 0, why);
 	}
-	queue_delayed_work(system_unbound_wq, &check_work, HZ);
+	queue_delayed_work(system_dfl_wq, &check_work, HZ);
 }
 
 bool ckm_witness(struct ckm_backing *backing)
@@ -42,7 +43,7 @@ bool ckm_witness(struct ckm_backing *backing)
 		   (backing->node != CGPU_NODE_UVM || ckm_redirect_in_effect(CKM_NVIDIA_UVM))))
 		return true;
 	if (!READ_ONCE(reported_off))
-		mod_delayed_work(system_unbound_wq, &check_work, 0);
+		mod_delayed_work(system_dfl_wq, &check_work, 0);
 	return false;
 }
 
@@ -51,7 +52,7 @@ void ckm_witness_start(void)
 	lockdep_assert_held(&ckm_lock);
 	reported_off = false;
 	WRITE_ONCE(watching, true);
-	queue_delayed_work(system_unbound_wq, &check_work, HZ);
+	queue_delayed_work(system_dfl_wq, &check_work, HZ);
 }
 
 void ckm_witness_stop(void)

@@ -4,6 +4,7 @@
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
@@ -266,7 +267,7 @@ static void check_work(struct work_struct *work)
 	}
 	delay = check_once(gpu);
 	if (READ_ONCE(gpu->open))
-		mod_delayed_work(system_unbound_wq, &gpu->check_work, msecs_to_jiffies(delay));
+		mod_delayed_work(system_dfl_wq, &gpu->check_work, msecs_to_jiffies(delay));
 }
 
 int ckm_check_alloc(struct ckm_gpu *gpu)

@@ -4,6 +4,7 @@
 #include <linux/sched.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
@@ -58,7 +59,7 @@ void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 static void wake_check(struct ckm_gpu *gpu)
 {
 	if (READ_ONCE(gpu->open))
-		queue_delayed_work(system_unbound_wq, &gpu->check_work,
+		queue_delayed_work(system_dfl_wq, &gpu->check_work,
 				   msecs_to_jiffies(CGPU_CHECK_POLL_MS));
 }
 
@@ -127,7 +128,7 @@ bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 {
 	bool known;
 
-	queue_work(system_unbound_wq, &gpu->heap.work);
+	queue_work(system_dfl_wq, &gpu->heap.work);
 	flush_work(&gpu->heap.work);
 	spin_lock(&gpu->lock);
 	known = gpu->heap.known;

@@ -4,6 +4,7 @@
 #include <linux/string.h>
 #include <net/genetlink.h>
 
+#include "compat.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -231,7 +232,7 @@ static void events_work(struct work_struct *work)
 		send_slot_events(gpu, slot, false, &wait);
 	mutex_unlock(&gpu->events.lock);
 	if (wait != ULONG_MAX)
-		queue_delayed_work(system_unbound_wq, &gpu->events.work, wait);
+		queue_delayed_work(system_dfl_wq, &gpu->events.work, wait);
 }
 
 void ckm_events_flush(struct ckm_slot *slot)
@@ -352,7 +353,7 @@ void ckm_netlink_event(struct ckm_container *ct, u32 event)
 
 void ckm_events_kick(struct ckm_gpu *gpu)
 {
-	mod_delayed_work(system_unbound_wq, &gpu->events.work, 0);
+	mod_delayed_work(system_dfl_wq, &gpu->events.work, 0);
 }
 
 /* Queue the work: at once, or when EVERY has passed since the last event of this kind. */
@@ -363,7 +364,7 @@ static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 	if (time_after_eq(jiffies, next_allowed))
 		ckm_events_kick(slot->gpu);
 	else
-		queue_delayed_work(system_unbound_wq, &slot->gpu->events.work,
+		queue_delayed_work(system_dfl_wq, &slot->gpu->events.work,
 				   next_allowed - jiffies);
 }
 

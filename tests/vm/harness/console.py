@@ -45,6 +45,7 @@ KINDS: tuple[tuple[str, re.Pattern], ...] = tuple(
             r"Oops: |BUG: (kernel NULL pointer|unable to handle)|general protection fault|kernel BUG at|invalid opcode",
         ),
         ("other", r"unregister_netdevice: waiting for|stack guard page was hit|double fault"),
+        ("deprecated", r"workqueue: work func \w+ \[cgpu_\w+\] enqueued on deprecated workqueue"),
         ("WARNING", r"WARNING: "),
         ("panic", r"Kernel panic - not syncing"),
         ("out of memory", r"Out of memory: Killed|invoked oom-killer"),
