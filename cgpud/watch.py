@@ -147,8 +147,9 @@ class Facts:
         return found
 
     def places(self) -> Places:
-        """By the mounts of this process as they are now."""
-        guarded = {behind for one in oci.GUARDED for behind in (one, host_paths.behind_links("/", one))}
+        """By the mounts of this process as they are now. Of the guarded directories only cgpud's own is looked up: in
+        /tmp any user may make a link in a circle, or to a server that does not answer."""
+        guarded = (*oci.GUARDED, host_paths.behind_links("/", oci.DAEMON_DIRECTORY))
         return Places(tuple(cgroup.mounts(self.mounts("self"))), guarded)
 
     async def host_paths(self, directory: str, paths: Collection[str]) -> host_paths.Found:

@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from fakes import eventually
 
 from cgpu_common import cgroup
 from cgpu_common.errors import Refused
-from cgpud import host_paths
+from cgpud import host_paths, oci
 from cgpud.places import Places
+from cgpud.watch import Facts
 
 MOUNTS = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n9 1 0:{} / /mnt/nfs rw - nfs server:/ rw\n"
 
@@ -96,6 +98,14 @@ async def test_what_is_mounted_in_place_of_a_silent_one(monkeypatch: pytest.Monk
         with pytest.raises(Refused, match="does not answer"):
             await lookups.find("/", places(99), ["/mnt/nfs/x"])
         await lookups.find("/", places(100), ["/mnt/nfs/x"])
+
+
+async def test_a_link_that_any_user_of_the_host_may_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of /tmp/nvidia-mps, which the container does not mount."""
+    link = tmp_path / "nvidia-mps"
+    link.symlink_to(link)
+    monkeypatch.setattr(oci, "GUARDED", (str(link), *oci.GUARDED))
+    await Facts().host_paths("/", ["/srv/x"])
 
 
 async def test_an_answer_in_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
