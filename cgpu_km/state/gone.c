@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Owns the list of processes whose channels are gone. Callers hold gpu->lock. */
+#include <linux/hash.h>
 #include <linux/ktime.h>
 #include <linux/minmax.h>
 
@@ -9,6 +10,12 @@
 
 /* A sample's clock may be off by so much. */
 #define CLOCKS_NS	(5 * NSEC_PER_MSEC)
+
+/* No tenant knows whose processes share one with its own. */
+static u32 place_of(const struct ckm_gpu *gpu, u32 pid)
+{
+	return hash_32(pid ^ (u32)gpu->born_ns, CKM_GONE_LOST_BITS);
+}
 
 void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid)
 {
@@ -27,7 +34,7 @@ void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid)
 			at = i;
 	}
 	/* Of two slots the one may forget a process that went long before what the other has forgotten. */
-	lost = &slot->gpu->gone_lost_ns[gone->last[at].high];
+	lost = &slot->gpu->gone_lost_ns[gone->last[at].high][place_of(slot->gpu, gone->last[at].pid)];
 	if (gone->last[at].pid != pid)
 		*lost = max(*lost, gone->last[at].at_ns);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &view);
@@ -38,7 +45,7 @@ void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid)
 
 u32 ckm_gone_look_locked(const struct ckm_gpu *gpu, u32 pid, u64 at_ns, u32 but)
 {
-	u32 found = 0, slot, i;
+	u32 found = 0, place = place_of(gpu, pid), slot, i;
 
 	lockdep_assert_held(&gpu->lock);
 	for (slot = 0; slot < CGPU_SLOTS; slot++)
@@ -46,9 +53,9 @@ u32 ckm_gone_look_locked(const struct ckm_gpu *gpu, u32 pid, u64 at_ns, u32 but)
 			if (gpu->gone[slot].last[i].pid == pid &&
 			    gpu->gone[slot].last[i].at_ns + CLOCKS_NS >= at_ns)
 				found |= gpu->gone[slot].last[i].high ? CKM_GONE_HIGH : CKM_GONE_LOW;
-	if (gpu->gone_lost_ns[true] + CLOCKS_NS >= at_ns)
+	if (gpu->gone_lost_ns[true][place] + CLOCKS_NS >= at_ns)
 		found |= CKM_GONE_HIGH;
-	if (!found && but == CGPU_NO_SLOT && gpu->gone_lost_ns[false] + CLOCKS_NS >= at_ns)
+	if (!found && but == CGPU_NO_SLOT && gpu->gone_lost_ns[false][place] + CLOCKS_NS >= at_ns)
 		found |= CKM_GONE_LOW;
 	return found;
 }

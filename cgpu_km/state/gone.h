@@ -23,8 +23,9 @@ void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid);
  * @at_ns: when it was taken; monotonic
  * @but: sched_id of the slot in which it has channels now, not looked at; CGPU_NO_SLOT: it has none
  *
- * If processes that were there at @at_ns were forgotten, it may be one of them. One without high priority is
- * looked for among these only where nothing else is known of it: else a container could hide its neighbours' work.
+ * If processes that were there at @at_ns were forgotten, it may be one of them, if it has their place among
+ * CKM_GONE_LOST. One without high priority is looked for among these only where nothing else is known of it: else a
+ * container could hide its neighbours' work.
  * Caller holds gpu->lock.
  *
  * Return: CKM_GONE_*, or 0: of none.

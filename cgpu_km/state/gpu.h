@@ -91,6 +91,8 @@ struct ckm_run_state {
 };
 
 #define CKM_GONE_PIDS	16	/* of a slot */
+#define CKM_GONE_LOST_BITS	6
+#define CKM_GONE_LOST	(1 << CKM_GONE_LOST_BITS)
 
 /* Processes of a slot whose channels went (gone.c). The driver's utilisation samples come once a
  * second. A process whose channels are gone by then is named in those of the time before.
@@ -157,7 +159,7 @@ struct ckm_gpu {
 	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
 	enum ckm_check_state check_state;	/* written by check_work, and at attach */
 	struct ckm_gone gone[CGPU_SLOTS];	/* lock; by sched_id */
-	u64 gone_lost_ns[2];		/* lock; when the latest process forgotten in them went; [1]: with high priority */
+	u64 gone_lost_ns[2][CKM_GONE_LOST];	/* lock; by a hash: when the latest forgotten in them went; [1]: with high priority */
 	u32 check_loose;		/* check_work only; slots that the last finding has as loose */
 	struct delayed_work check_work;
 	wait_queue_head_t wait;

@@ -12,6 +12,7 @@
 #define BIT(n)			(1u << (n))
 #define GENMASK(high, low)	((~0u >> (31 - (high))) & (~0u << (low)))
 #define __ffs(x)		((u32)__builtin_ctz(x))
+#define hash_32(value, bits)	((u32)(value) * 0x61C88647u >> (32 - (bits)))
 #define static_assert		_Static_assert
 #define min(a, b)		((a) < (b) ? (a) : (b))
 #define max(a, b)		((a) > (b) ? (a) : (b))
@@ -64,7 +65,8 @@ struct ckm_gpu {
 	u32 hclient, hsubdevice;
 	u64 alone_seq[2][CGPU_SLOTS];
 	struct ckm_gone gone[CGPU_SLOTS];
-	u64 gone_lost_ns[2];
+	u64 gone_lost_ns[2][CKM_GONE_LOST];
+	u64 born_ns;
 	struct ckm_slot *slot[CGPU_SLOTS];
 };
 

@@ -18,12 +18,12 @@ STUBS = Path(__file__).with_name("shellpart.h")
 REAL = ("core/", "sched/freeze.h", "state/gone.h")
 
 
-def struct_of(header: str, name: str) -> str:
-    """A struct of the module's own header, with the numbers before it that its arrays need."""
+def struct_of(header: str, name: str, *numbers: str) -> str:
+    """A struct of the module's own header, behind `numbers` and those that its arrays need."""
     text = (KM / header).read_text()
     body = re.search(rf"^struct {name} \{{\n.*?^\}};\n", text, re.M | re.S)
     assert body, name
-    used = set(re.findall(r"\[(\w+)\]", body[0]))
+    used = {*numbers, *re.findall(r"\[(\w+)\]", body[0])}
     return "".join(re.findall(rf"^#define\s+(?:{'|'.join(used)})\s.*\n", text, re.M)) + body[0]
 
 
@@ -36,7 +36,7 @@ def build(source: str, at: Path, cdef: str, more: str):
             (at / name).touch()
     (at / "linux").mkdir(exist_ok=True)
     (at / "linux" / "types.h").touch()
-    (at / "taken.h").write_text(struct_of("state/gpu.h", "ckm_gone"))
+    (at / "taken.h").write_text(struct_of("state/gpu.h", "ckm_gone", "CKM_GONE_LOST_BITS", "CKM_GONE_LOST"))
     (at / "whole.c").write_text(f'#include "{STUBS}"\n#include "{KM / source}"\n{more}')
     so = at / "whole.so"
     subprocess.run(

@@ -79,6 +79,14 @@ def test_one_that_was_forgotten_counts_by_its_priority(gone, high):
     assert gone.look(100, 9 * SECOND, but=4) == (HIGH if high else 0)
 
 
+def test_what_is_forgotten_hides_few_others(gone):
+    """Else high priority whose processes end would spend a neighbour's by the work of all others."""
+    for i in range(KEPT + 1):
+        gone.note(10 * SECOND + i, 3, True, 100 + i)
+    others = [pid for pid in range(1000, 2000) if gone.look(pid, 9 * SECOND, but=4)]
+    assert len(others) < 30
+
+
 @pytest.mark.parametrize("high", [False, True])
 def test_what_another_slot_forgets_hides_none(gone, high):
     """A tenant with two containers: in one many processes end, in the other one has ended each second for long."""
