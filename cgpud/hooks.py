@@ -136,9 +136,10 @@ def kept(spec: Spec, legacy_config: str | None) -> dict[str, list[dict[str, Any]
 def with_life(spec: Spec, cookie: int, path: str, closed: str) -> Spec:
     """The spec of a container without a slice whose first process and end are reported to the daemon, and which does
     not start if a number of `closed` is open to it."""
-    stages = of_others(spec)
-    for stage, which in (("createRuntime", "bind"), ("poststop", "release")):
-        stages[stage] = [*stages.get(stage, []), _ours(path, which, f"--cookie={cookie}")]
+    stages, life = of_others(spec), f"--cookie={cookie}"
+    check = (f"--closed={closed}",) if closed else ()  # here, too: runc restores without createContainer
+    for stage, which, *words in (("createRuntime", "bind", life, *check), ("poststop", "release", life)):
+        stages[stage] = [*stages.get(stage, []), _ours(path, which, *words)]
     return _checked(spec, stages, path, closed)
 
 

@@ -114,7 +114,9 @@ async def test_nvidias_hook_brings_a_client_no_other_gpu(world: World) -> None:
         assert "-config=/etc/cgpu/hook.toml" in spec["hooks"]["prestart"][0]["args"]
         visible = [one for one in spec["process"]["env"] if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
         assert visible == ["NVIDIA_VISIBLE_DEVICES=none"]
-        assert [hook["args"][2] for hook in spec["hooks"]["createRuntime"]] == ["bind"]
+        (bind,) = spec["hooks"]["createRuntime"]
+        assert bind["args"][2] == "bind"
+        assert bind["args"][4:] == [f"--closed={reply['closed']}"], "runc restores without createContainer"
         assert spec["hooks"]["createContainer"][-1]["args"][2:] == ["check", f"--closed={reply['closed']}"]
         assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
 
