@@ -75,7 +75,7 @@ async def test_a_start_that_waits_with_many_others(monkeypatch: pytest.MonkeyPat
 
 
 async def test_threads_that_stay_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_paths, "WAIT_S", 0.3)
+    monkeypatch.setattr(host_paths, "WAIT_S", 1.0)
     monkeypatch.setattr(host_paths, "LEFT_MAX", 2)
     lookups = host_paths.Lookups()
     with silent_server(monkeypatch):
@@ -90,7 +90,7 @@ async def test_threads_that_stay_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_what_is_mounted_in_place_of_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """umount -l, as an administrator does it; the thread waits for ever."""
-    monkeypatch.setattr(host_paths, "WAIT_S", 0.3)
+    monkeypatch.setattr(host_paths, "WAIT_S", 1.0)
     lookups = host_paths.Lookups()
     with silent_server(monkeypatch):
         with pytest.raises(Refused, match="does not answer"):
@@ -110,12 +110,12 @@ async def test_a_link_that_any_user_of_the_host_may_make(tmp_path: Path, monkeyp
 
 async def test_an_answer_in_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread has ended, so nothing would take its mark from the mount any more."""
-    monkeypatch.setattr(host_paths, "WAIT_S", 0.3)
+    monkeypatch.setattr(host_paths, "WAIT_S", 1.0)
     lookups = host_paths.Lookups()
     with silent_server(monkeypatch):
         start = asyncio.create_task(lookups.find("/", places(), ["/mnt/nfs/silent"]))
-        await asyncio.sleep(0.15)
-    time.sleep(0.5)  # the loop finds both, the answer and the end of the time
+        await asyncio.sleep(0.3)
+    time.sleep(1.2)  # the loop finds both, the answer and the end of the time
     assert (await start)("/mnt/nfs/silent")[0] == "/mnt/nfs/silent"
     assert not lookups._silent
     await lookups.find("/", places(), ["/mnt/nfs/x"])

@@ -92,7 +92,7 @@ async def test_a_file_system_that_does_not_answer(node: Node, monkeypatch: pytes
     mountinfo = "9 1 0:99 / /mnt/nfs rw - nfs server:/ rw\n"
     monkeypatch.setattr(node.facts, "mounts", lambda pid: mountinfo)
     monkeypatch.setattr(os, "readlink", readlink)
-    monkeypatch.setattr(host_paths, "WAIT_S", 0.5)
+    monkeypatch.setattr(host_paths, "WAIT_S", 2.0)
     async with node.running():
         first = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=bundle()))
         await eventually(lambda: bool(asked), "the daemon looks there")
