@@ -46,7 +46,7 @@ def kube() -> None:
 
 #: Libraries that only cgpu-kube needs: the extra `kube` of pyproject.toml. They are in a folder beside that of an
 #: installation, /usr/lib/cgpu-kube; their versions and checksums are in /usr/share/cgpu/kube.lock.
-EXTRA = ("aiohttp", "google.protobuf", "grpc", "yaml")
+EXTRA = ("aiohttp", "google.protobuf", "grpclib", "yaml")
 
 
 def _lock(folder: Path) -> Path:

@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""gRPC on Unix sockets: servers of the kubelet's APIs and calls to the kubelet. The only module that imports grpc."""
+"""gRPC on Unix sockets: servers of the kubelet's APIs and calls to the kubelet. No other module imports grpclib."""
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-from grpc import aio
+from grpclib import GRPCError
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Cardinality, Handler
+from grpclib.encoding.base import CodecBase
+from grpclib.protocol import H2Protocol
+from grpclib.server import Server
 
 from cgpu_kube.errors import KubeError
 
-MESSAGE_MAX = 16 << 20
 PATH_MAX = 107  #: bytes of a Unix socket's name, sockaddr_un of unix(7) without its NUL
-
-
-@functools.cache
-def _hold_runtime() -> None:
-    """Keep grpc's event thread until the process ends.
-
-    grpc ends the thread with the last server or channel and starts it with the next. The end can wait forever in
-    the event loop's thread: seen with grpcio 1.85.3, the poller in epoll_wait and the loop in its join.
-    """
-    aio.init_grpc_aio()
 
 
 class CallFailed(KubeError):
@@ -42,23 +37,66 @@ class Method:
     streams: bool = False
 
 
-def _handler(method: Method) -> Any:
-    async def unary(request: Any, _context: Any) -> Any:
-        return await method.handle(request)  # type: ignore[misc]
+class _Codec(CodecBase):
+    """As the library's own, which also wants the class of each answer."""
 
-    async def stream(request: Any, _context: Any) -> Any:
-        async for message in method.handle(request):  # type: ignore[union-attr]
-            yield message
+    __content_subtype__ = "proto"
 
-    def write(message: Any) -> bytes:
+    def encode(self, message: Any, message_type: Any) -> bytes:
         return bytes(message.SerializeToString())
 
-    make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
-    return make(
-        stream if method.streams else unary,
-        request_deserializer=method.request.FromString,
-        response_serializer=write,
-    )
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        return message_type.FromString(data)
+
+
+class _Service:
+    def __init__(self, name: str, methods: Mapping[str, Method]) -> None:
+        self._found = {f"/{name}/{method}": _handler(one) for method, one in methods.items()}
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return self._found
+
+
+def _handler(method: Method) -> Handler:
+    async def unary(stream: Any) -> None:
+        await stream.send_message(await method.handle(await stream.recv_message()))  # type: ignore[misc]
+
+    async def several(stream: Any) -> None:
+        answers: Any = method.handle(await stream.recv_message())
+        async with contextlib.aclosing(answers):
+            async for message in answers:
+                await stream.send_message(message)
+
+    if method.streams:
+        return Handler(several, Cardinality.UNARY_STREAM, method.request, None)
+    return Handler(unary, Cardinality.UNARY_UNARY, method.request, None)
+
+
+class _Server(Server):
+    """The library's, whose close() leaves the connections of clients open."""
+
+    def __init__(self, services: list[_Service]) -> None:
+        super().__init__(services, codec=_Codec())
+        self._protocols: set[H2Protocol] = set()
+
+    def _protocol_factory(self) -> H2Protocol:
+        self._protocols = {one for one in self._protocols if not _is_closed(one)}
+        protocol = super()._protocol_factory()
+        self._protocols.add(protocol)
+        return protocol
+
+    async def stop(self) -> None:
+        """Calls that run end, and so do connections: for a kubelet their end is the plugin's."""
+        self.close()
+        await asyncio.sleep(0)  # a connection that was accepted just now
+        for one in self._protocols:
+            if hasattr(one, "connection"):
+                one.connection.close()
+        await self.wait_closed()
+
+
+def _is_closed(protocol: H2Protocol) -> bool:
+    return hasattr(protocol, "connection") and protocol.connection.is_closing()
 
 
 class UnixServer:
@@ -67,31 +105,26 @@ class UnixServer:
     def __init__(self, path: Path, services: Mapping[str, Mapping[str, Method]]) -> None:
         self.path = path
         self._services = services
-        self._server: Any = None
+        self._server: _Server | None = None
         self._inode = 0
 
     async def start(self) -> None:
         """Serve; a stale socket is replaced. OSError if the path cannot be used."""
         if len(os.fsencode(self.path)) > PATH_MAX:
             raise OSError(f"{self.path}: a socket's name has at most {PATH_MAX} bytes; choose a shorter directory")
-        _hold_runtime()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        server = aio.server(options=[("grpc.max_send_message_length", MESSAGE_MAX), ("grpc.so_reuseport", 0)])
-        for name, methods in self._services.items():
-            table = {method: _handler(one) for method, one in methods.items()}
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, table),))
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:
-            server.add_insecure_port(f"unix://{self.path}")  # makes the socket
-        except RuntimeError as error:
-            raise OSError(f"{self.path}: {error}") from error
+            sock.bind(str(self.path))
+        except OSError:
+            sock.close()
+            raise
         finally:
             os.umask(before)  # before anything is awaited: it is the whole process'
-        try:
-            await server.start()
-        except RuntimeError as error:
-            raise OSError(f"{self.path}: {error}") from error
+        server = _Server([_Service(name, methods) for name, methods in self._services.items()])
+        await server.start(sock=sock)
         self._server, self._inode = server, self.path.stat().st_ino
 
     @property
@@ -111,7 +144,7 @@ class UnixServer:
     async def stop(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(0)
+            await server.stop()
 
 
 def inode_of(path: Path) -> int:
@@ -124,13 +157,13 @@ def inode_of(path: Path) -> int:
 
 async def call(path: Path, method: str, request: Any, answer: Any, timeout_s: float = 10.0) -> Any:
     """One call to the server of a socket. Raises CallFailed."""
-    options = [("grpc.max_receive_message_length", MESSAGE_MAX), ("grpc.enable_http_proxy", 0)]
-    _hold_runtime()
+    channel = Channel(path=str(path), codec=_Codec())
     try:
-        async with aio.insecure_channel(f"unix://{path}", options=options) as channel:
-            run = channel.unary_unary(
-                method, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
-            )
-            return await run(request, timeout=timeout_s)
-    except aio.AioRpcError as error:
-        raise CallFailed(f"{path} does not answer {method}: {error.details() or error.code().name}") from error
+        return await UnaryUnaryMethod(channel, method, type(request), answer)(request, timeout=timeout_s)
+    except GRPCError as error:
+        raise CallFailed(f"{path} does not answer {method}: {error.message or error.status.name}") from error
+    except Exception as error:  # where the connection ends amid a call, some of h2's, or an AttributeError (0.4.9)
+        why = str(error) or type(error).__name__
+        raise CallFailed(f"{path} does not answer {method}: {why}") from error
+    finally:
+        channel.close()

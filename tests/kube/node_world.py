@@ -50,10 +50,9 @@ def container(name: str = "main", mem: int | str | None = None, core: int | None
 
 
 def of_an_earlier_loop(fault: Mapping[str, Any]) -> bool:
-    """Whether grpc has reported an event of a loop that is closed: its event thread is one for all loops.
+    """Whether grpc, of the tests' kubelet, has reported an event of a loop that is closed: its thread is one for all.
 
-    The loop of a test ends with the test, so an event that is late meets the loop of the next one. In cgpu-kube there
-    is one loop, which ends with the process.
+    The loop of a test ends with the test, so an event that is late meets the loop of the next one.
     """
     return "PollerCompletionQueue" in repr(fault["handle"]) and str(fault.get("exception")) == "Event loop is closed"
 

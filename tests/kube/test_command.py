@@ -33,7 +33,7 @@ def test_a_missing_library_is_a_sentence() -> None:
 
 def test_its_libraries_are_those_of_the_extra() -> None:
     extra = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]["kube"]
-    packages = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "pyyaml"}
+    packages = {"google.protobuf": "protobuf", "grpclib": "grpclib", "yaml": "pyyaml"}
     assert {re.split(r"[<>=\[]", one.lower())[0] for one in extra} == {packages.get(one, one) for one in EXTRA}
 
 

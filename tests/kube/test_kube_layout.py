@@ -47,7 +47,7 @@ PURE = ("values", "decisions")
 IMPURE = {
     *("asyncio", "http", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "shutil", "signal"),
     *("socket", "ssl", "subprocess", "tempfile", "threading", "time"),
-    *("aiohttp", "click", "google", "grpc", "msgspec", "structlog", "yaml"),
+    *("aiohttp", "click", "google", "grpclib", "msgspec", "structlog", "yaml"),
 }
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cgpu_kube.node.rpc import CallFailed, call
 from cgpu_kube.node.wire import deviceplugin_pb2, dra_pb2, health_pb2, podresources_pb2, registration_pb2
 
 REPO = Path(__file__).resolve().parents[2]
@@ -77,3 +79,27 @@ BYTES = [
 @pytest.mark.parametrize(("message", "expected"), BYTES, ids=[type(one).__name__ for one, _ in BYTES])
 def test_the_bytes_of_a_message(message: object, expected: bytes) -> None:
     assert message.SerializeToString(deterministic=True) == expected  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"no frames at all", b"\0\0\0\4\0\0\0\0\0"], ids=["nothing", "garbage", "settings"]
+)
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_server_that_ends_amid_a_call_is_a_sentence(tmp_path: Path, said: bytes, reads: bool) -> None:
+    """The library raises several of its own, of h2 and of Python, by the moment of the end; the agent goes on."""
+
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if reads:
+            await reader.read(64)
+        writer.write(said)
+        writer.close()
+
+    path = tmp_path / "kubelet.sock"
+    async with await asyncio.start_unix_server(ends, path):
+        for _ in range(20):
+            with pytest.raises(CallFailed, match=r"kubelet\.sock does not answer /v1beta1\.Registration/Register: ."):
+                await call(path, "/v1beta1.Registration/Register", deviceplugin_pb2.RegisterRequest(),
+                           deviceplugin_pb2.Empty, timeout_s=5.0)  # fmt: skip
+    with pytest.raises(CallFailed, match="No such file"):
+        await call(tmp_path / "none", "/v1beta1.Registration/Register", deviceplugin_pb2.RegisterRequest(),
+                   deviceplugin_pb2.Empty)  # fmt: skip
