@@ -42,24 +42,6 @@ struct snapshot {
 	} list[];
 };
 
-/* Room for the slot's channels. To be freed by kvfree(); NULL: no memory. */
-static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id)
-{
-	struct snapshot *snap;
-	u32 room = 0;
-
-	spin_lock(&gpu->lock);
-	if (gpu->slot[sched_id])
-		room = gpu->slot[sched_id]->channel_count;
-	spin_unlock(&gpu->lock);
-	snap = kvmalloc(struct_size(snap, list, room), GFP_KERNEL);
-	if (!snap)
-		return NULL;
-	snap->count = 0;
-	snap->room = room;
-	return snap;
-}
-
 static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
 {
 	snap->list[snap->count].client = obj->core.hclient;
@@ -81,19 +63,42 @@ struct work {
 	bool some;		/* a call succeeded */
 };
 
-/* Copy what the filter accepts of the slot's channels, of those that the driver @refused alone or of the others, in one
- * pass: the lock is held for as many steps as the slot has of them, which its quota limits. What is added later is
- * frozen by the call that enables it, after ctrl_lock was dropped; for what is freed later the driver's call fails.
- */
-static struct snapshot *take_snapshot(const struct work *w, bool refused)
+/* How many channels the slot has of those that the driver @refused alone, or in all. */
+static u32 room_for(const struct work *w, bool refused)
 {
-	struct snapshot *snap = new_snapshot(w->gpu, w->sched_id);
 	struct ckm_gpu *gpu = w->gpu;
 	const struct ckm_obj *obj;
 	struct ckm_slot *slot;
+	u32 room = 0;
 
+	spin_lock(&gpu->lock);
+	slot = gpu->slot[w->sched_id];
+	if (slot && !refused)
+		room = slot->channel_count;
+	else if (slot)
+		list_for_each_entry(obj, &slot->channels, sched)
+			room += obj->refused[w->freeze];
+	spin_unlock(&gpu->lock);
+	return room;
+}
+
+/* Copy what the filter accepts of the slot's channels, of those that the driver @refused alone or of the others, in one
+ * pass: the lock is held for as many steps as the slot has of them, which its quota limits. What is added later is
+ * frozen by the call that enables it, after ctrl_lock was dropped; for what is freed later the driver's call fails.
+ * To be freed by kvfree(); NULL: no memory.
+ */
+static struct snapshot *take_snapshot(const struct work *w, bool refused, u32 room)
+{
+	struct ckm_gpu *gpu = w->gpu;
+	const struct ckm_obj *obj;
+	struct snapshot *snap;
+	struct ckm_slot *slot;
+
+	snap = kvmalloc(struct_size(snap, list, room), GFP_KERNEL);
 	if (!snap)
 		return NULL;
+	snap->count = 0;
+	snap->room = room;
 	spin_lock(&gpu->lock);
 	slot = gpu->slot[w->sched_id];
 	if (slot)
@@ -279,10 +284,14 @@ static u32 freeze_refused(struct work *w, struct snapshot *snap, struct disable_
 /* Those that the driver refused alone, or the others. */
 static u32 freeze_part(struct work *w, bool refused)
 {
-	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	struct snapshot *snap = take_snapshot(w, refused);
-	u32 failure = NV_ERR_NO_MEMORY;
+	u32 room = room_for(w, refused), failure = NV_ERR_NO_MEMORY;
+	struct disable_channels *list;
+	struct snapshot *snap;
 
+	if (!room)
+		return NV_OK;
+	list = kzalloc(sizeof(*list), GFP_KERNEL);
+	snap = take_snapshot(w, refused, room);
 	if (list && snap)
 		failure = refused ? freeze_refused(w, snap, list) : freeze_snapshot(w, snap, list);
 	kvfree(snap);

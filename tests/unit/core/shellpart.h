@@ -17,14 +17,16 @@
 #define min(a, b)		((a) < (b) ? (a) : (b))
 #define max(a, b)		((a) > (b) ? (a) : (b))
 #define min_t(type, a, b)	min((type)(a), (type)(b))
-#define kvmalloc(size, gfp)	malloc(size)
-#define kzalloc(size, gfp)	calloc(1, size)
+#define kvmalloc(size, gfp)	(allocations++, malloc(size))
+#define kzalloc(size, gfp)	(allocations++, calloc(1, size))
 #define kvfree			free
 #define kfree			free
 #define struct_size(p, member, n)	(sizeof(*(p)) + (n) * sizeof(*(p)->member))
 #define lockdep_assert_held(lock)	((void)(lock))
 #define spin_lock(lock)		(++*(lock))
 #define spin_unlock(lock)	(--*(lock))
+
+static u32 allocations;
 
 struct list_head {
 	struct list_head *next, *prev;

@@ -15,6 +15,7 @@ void answer(uint32_t channel, uint32_t how);
 bool is_frozen(uint32_t channel);
 bool has(uint32_t channel);
 uint32_t calls(void);
+uint32_t allocated(void);
 uint32_t freeze(uint32_t mask, bool freeze);
 bool freeze_one(uint32_t slot, uint32_t channel);
 """
@@ -81,6 +82,7 @@ void add(u32 slot, u32 channel)
 void answer(u32 channel, u32 as) { how[channel] = as; }
 bool is_frozen(u32 channel) { return frozen[channel]; }
 u32 calls(void) { return made; }
+u32 allocated(void) { return allocations; }
 
 bool has(u32 channel)
 {
@@ -134,6 +136,16 @@ def test_all_are_frozen_and_thawed(driver, count):
         assert calls_of(driver, 1 << 3, freeze) == -(-count // PER_CALL)
         assert driver.freeze(1 << 3, freeze) == 1 << 3
         assert all(driver.is_frozen(channel) is freeze for channel in channels)
+
+
+def test_no_memory_is_taken_for_refused_ones_that_are_not_there(driver):
+    """Each hand-over goes this way, and an allocation may wait for the memory of others."""
+    add(driver, 3, 10)
+    before = driver.allocated()
+    assert driver.freeze(1 << 3, True) == 1 << 3
+    assert driver.allocated() - before == 2, "the list of one call, and the channels"
+    assert driver.freeze(1 << 4, True) == 1 << 4
+    assert driver.allocated() - before == 2, "it has none"
 
 
 @pytest.mark.parametrize("how", [NO_FREEZE, NO_THAW, NEITHER])
