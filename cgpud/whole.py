@@ -107,5 +107,7 @@ def with_nodes(facts: Facts, gpu: Gpu, spec: Spec, options: oci.Options) -> tupl
     except OSError as error:
         raise Refused(f"/dev/nvidia{gpu.nv_minor} cannot be read: {error.strerror or error}") from error
     edited = oci.edit_whole(spec, numbers.majors_of(devices), nodes, options.legacy_hook_config)
-    given = [(major, minor) for _, major, minor in nodes]
-    return edited, "" if oci.allows_all_devices(spec) else numbers.closed_numbers(devices, given)
+    if oci.allows_all_devices(spec):
+        return edited, ""
+    config_json.check_properties(spec)
+    return edited, numbers.closed_numbers(devices, [(major, minor) for _, major, minor in nodes])

@@ -429,14 +429,18 @@ async def test_what_must_be_closed_to_a_whole_gpu(
     decider.grant = {"variables": {}, "whole": GPU[1]}
     async with node.running():
         directory = annotate(node, ID, PROMISE)
+        path = Path(directory) / "config.json"
+        spec = json.loads(path.read_text())
         if level:
-            path = Path(directory) / "config.json"
-            spec = json.loads(path.read_text())
             spec["linux"]["resources"] = {"devices": [{"allow": True, "access": level}]}
             path.write_text(json.dumps(spec))
         reply = await node.ask(op="prepare", id=ID, bundle=directory)
         closed = "" if level else "195:0-0,195:2-31,195:254-254,226:0-63,226:128-191,511:1-1"
         assert reply.get("closed", "") == closed
+        spec["annotations"]["org.systemd.property.DeviceAllow"] = "[('char-nvidia', 'rw')]"
+        path.write_text(json.dumps(spec))
+        reply = await node.ask(op="prepare", id=ID, bundle=directory)
+        assert reply["ok"] if level else "DeviceAllow changes the device rules" in reply["error"]
 
 
 def test_edit_whole_removes_every_other_gpu() -> None:
