@@ -57,7 +57,9 @@ class Places:
 
     def mount_of(self, path: str) -> str:
         """The point of the mount that the path is on."""
-        return next((above for above in (path, *_parents(path)) if above in self._seen), "/")
+        while path != "/" and path not in self._seen:
+            path = posixpath.dirname(path)
+        return path
 
     def file_system_of(self, path: str) -> tuple[str, str]:
         """mount_of(), and the device of what is mounted there now: later it may be another one."""
