@@ -78,10 +78,36 @@ def test_a_size_of_another_branch_is_refused(release: str) -> None:
         for size in sizes | {SIZES[release][cmd] - 4, SIZES[release][cmd] + 4}:
             wanted = OK if size == SIZES[release][cmd] else INVALID_ARGUMENT
             assert rm.control(target, cmd, bytearray(size))[0] == wanted, f"{cmd:#x} of {size} bytes"
-    for size in set(VASPACE.values()):
-        wanted = OK if size == VASPACE[release] else INVALID_ARGUMENT
-        assert rm.alloc(nv.CLASS_VASPACE, device, bytearray(size))[0] == wanted, f"VA space of {size} bytes"
     rm.close()
+
+
+def test_a_class_has_the_size_of_its_branch_whatever_the_call_names(release: str) -> None:
+    rm = nv.Client()
+    device, _ = objects(rm)
+    for size in {*VASPACE.values(), VASPACE[release] - 8}:
+        wanted = OK if size >= VASPACE[release] else INVALID_ADDRESS
+        for named in (0, 8, size, 4096):
+            status, space = alloc(rm, device, nv.CLASS_VASPACE, last_of_its_page(size), named)
+            assert status == wanted, f"VA space of {size} bytes, {named} in the call"
+            if status == OK:
+                assert rm.free(space, device) == OK
+    rm.close()
+
+
+def last_of_its_page(size: int) -> ctypes.Array[ctypes.c_char]:
+    """Zeros that end where nothing can be read."""
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    zeros = (ctypes.c_char * size).from_buffer(memory, mmap.PAGESIZE - size)
+    after = ctypes.c_void_p(ctypes.addressof(zeros) + size)
+    assert ctypes.CDLL(None).mprotect(after, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    return zeros
+
+
+def alloc(rm: nv.Client, parent: int, cls: int, params: ctypes.Array[ctypes.c_char], named: int) -> tuple[int, int]:
+    """RM_ALLOC with another size of the parameters in the call than they have: (status, handle)."""
+    arg = nv.Alloc(root=rm.handle, parent=parent, class_id=cls, params=ctypes.addressof(params), params_size=named)
+    rm.ctl.call(nv.ESC_RM_ALLOC, arg)
+    return arg.status, arg.handle
 
 
 def test_the_share_policy_is_12_bytes_and_inherited() -> None:
