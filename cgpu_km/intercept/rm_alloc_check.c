@@ -284,15 +284,23 @@ u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
 	return bytes + bytes / 16;
 }
 
+/* Before 565 the highest bit of SMMU_ON_GPU, which has no value with it. */
+#define ATTR2_USE_SCANOUT_CARVEOUT	0x400
+
 /* The driver chooses the place of video memory. Blocks of 64 KiB at chosen addresses
  * would each break a frame of 2 MiB, and the other containers would get no pages of
  * that size. An alignment can do the same, so an aligned allocation is charged at least
  * its alignment. Virtual addresses are not checked here: they take no video memory.
- * With the flags of a protected region the memory comes from what RM keeps of the card for the contexts
- * of all, where the administrator has disabled scrubbing (vidmemConstruct(); RMDisableScrubOnFree).
+ * With the flags of a protected region, and from 590 on with the attribute of a carveout, the memory comes from what
+ * RM keeps of the card for the contexts of all, where the administrator has disabled scrubbing (vidmemConstruct();
+ * RMDisableScrubOnFree).
  */
-u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes)
+u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u32 attr2, u64 alignment, u64 *bytes)
 {
+	if (attr2 & ATTR2_USE_SCANOUT_CARVEOUT) {
+		ckm_call_denied(a->rc->call, "place of video memory, attr2", attr2);
+		return NV_ERR_ARGUMENT;
+	}
 	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END | NVOS32_ALLOC_FLAGS_WPR)) {
 		ckm_call_denied(a->rc->call, "place of video memory, flags", flags);
 		return NV_ERR_ARGUMENT;
@@ -369,7 +377,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	case CGPU_KIND_NOTIFIER:
 		return ckm_alloc_check_notifier(a->rc->call, a->obj, a->parent, &a->held[0]);
 	case CGPU_KIND_VIDMEM:
-		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS),
+		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS), get32(p, NV_MEM_ATTR2),
 						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
 		return status ?: ckm_alloc_charge(a, CKM_MEM_DATA, bytes);
 	case CGPU_KIND_SYSMEM:

@@ -31,10 +31,10 @@ u32 ckm_alloc_check_device(struct ckm_alloc *a);
  * ids. Returns an RM status. Takes rm_lock.
  */
 u32 ckm_alloc_check_params(struct ckm_alloc *a);
-/* Check @flags of an allocation of video memory, NV_ERR_ARGUMENT for a chosen address,
- * and raise @bytes, its charge, to @alignment, also in bytes, if @flags align it.
+/* Check @flags and @attr2 of an allocation of video memory, NV_ERR_ARGUMENT for a chosen address
+ * or region, and raise @bytes, its charge, to @alignment, also in bytes, if @flags align it.
  */
-u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes);
+u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u32 attr2, u64 alignment, u64 *bytes);
 /* Check the page size that (@attr, @attr2) request. NV_ERR_STATE, as from the driver, if the
  * GPU has no such pages.
  */

@@ -87,8 +87,8 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 		if (status == NV_OK && !vidmem && !virtual)
 			status = ckm_alloc_charge_host(&a, bytes);
 		if (status == NV_OK && vidmem)
-			status = ckm_alloc_check_place(&a, flags, get64(top, NVOS32_ALLOC_ALIGNMENT),
-						       &bytes) ?:
+			status = ckm_alloc_check_place(&a, flags, attr2,
+						       get64(top, NVOS32_ALLOC_ALIGNMENT), &bytes) ?:
 				 ckm_alloc_charge(&a, CKM_MEM_DATA, bytes);
 	}
 	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))

@@ -27,9 +27,17 @@ def struct_of(header: str, name: str, *numbers: str) -> str:
     return "".join(re.findall(rf"^#define\s+(?:{'|'.join(used)})\s.*\n", text, re.M)) + body[0]
 
 
-def build(source: str, at: Path, cdef: str, more: str):
-    """(ffi, lib) of one file: @cdef declares what the test calls, @more is C behind it."""
+def function_of(source: str, name: str) -> str:
+    """One function, with the numbers of its file."""
     text = (KM / source).read_text()
+    body = re.search(rf"^\w[^\n;]*\b{name}\([^;{{]*\)\n\{{\n.*?^\}}\n", text, re.M | re.S)
+    assert body, name
+    return "".join(re.findall(r"^#define\s+\w+\s.*[^\\]\n", text, re.M)) + body[0]
+
+
+def build(source: str, at: Path, cdef: str, more: str):
+    """(ffi, lib) of one file, or of C that includes parts: @cdef declares what the test calls, @more is C behind it."""
+    text = source if "\n" in source else (KM / source).read_text()
     for name in re.findall(r'^#include ["<]([^">]+)[">]', text, re.M):
         if not name.startswith(REAL):
             (at / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +45,8 @@ def build(source: str, at: Path, cdef: str, more: str):
     (at / "linux").mkdir(exist_ok=True)
     (at / "linux" / "types.h").touch()
     (at / "taken.h").write_text(struct_of("state/gpu.h", "ckm_gone", "CKM_GONE_LOST_BITS", "CKM_GONE_LOST"))
-    (at / "whole.c").write_text(f'#include "{STUBS}"\n#include "{KM / source}"\n{more}')
+    first = source if "\n" in source else f'#include "{KM / source}"\n'
+    (at / "whole.c").write_text(f'#include "{STUBS}"\n{first}{more}')
     so = at / "whole.so"
     subprocess.run(
         [CC, *WARN, *SANITIZE, "-g", "-O1", "-shared", "-fPIC", f"-I{at}", f"-I{KM}", f"-I{KM / 'core'}", "-o", so,

@@ -240,6 +240,7 @@ def test_the_first_gpus_memory_by_a_dma_buf_of_the_seconds(both: Both):
 FIXED, BEGIN_END, VIRTUAL, LAZY = 0x10, 0x20000, 0x80000, 0x400
 ALIGNMENT_FORCE = 0x100
 WPR1, WPR2 = 1 << 30, 1 << 31
+SCANOUT_CARVEOUT = 1 << 10
 PLACES = [{"flags": FIXED, "offset": 4 * MIB}, {"flags": BEGIN_END, "range_lo": 4 * MIB, "range_hi": 6 * MIB - 1}]
 
 
@@ -252,18 +253,18 @@ def test_one_block_in_each_frame_by_its_address(box: Box, gpu: nv.Gpu, place: di
     assert gpu.alloc_sysmem(64 << 10, flags=place["flags"])[0] == nv.NV_OK, "its own memory"
 
 
-@pytest.mark.parametrize("flags", [WPR1, WPR2])
-def test_memory_that_the_driver_keeps_for_the_contexts_of_all(box: Box, gpu: nv.Gpu, flags: int):
-    """Where scrubbing is disabled, memory of a protected region comes from there."""
+@pytest.mark.parametrize("place", [{"flags": WPR1}, {"flags": WPR2}, {"attr2": SCANOUT_CARVEOUT}])
+def test_memory_that_the_driver_keeps_for_the_contexts_of_all(box: Box, gpu: nv.Gpu, place: dict[str, int]):
+    """Where scrubbing is disabled, memory of a protected region or of a carveout comes from there."""
     refused = box.stat("refused_calls")
-    assert gpu.alloc_vidmem(64 << 10, flags=flags)[0] == NV_ERR_INVALID_ARGUMENT
+    assert gpu.alloc_vidmem(64 << 10, **place)[0] == NV_ERR_INVALID_ARGUMENT
     assert (box.stat("refused_calls"), box.used) == (refused + 1, 0)
 
 
-@pytest.mark.parametrize("flags", [FIXED, BEGIN_END, WPR1, WPR2])
-def test_one_block_in_each_frame_by_the_old_call(box: Box, gpu: nv.Gpu, flags: int):
+@pytest.mark.parametrize(("flags", "attr2"), [(FIXED, 0), (BEGIN_END, 0), (WPR1, 0), (WPR2, 0), (0, SCANOUT_CARVEOUT)])
+def test_one_block_in_each_frame_by_the_old_call(box: Box, gpu: nv.Gpu, flags: int, attr2: int):
     arg = (ctypes.c_uint32 * 46)()
-    arg[0], arg[1], arg[2], arg[13] = gpu.rm.handle, gpu.device, 2, flags
+    arg[0], arg[1], arg[2], arg[13], arg[36] = gpu.rm.handle, gpu.device, 2, flags, attr2
     ctypes.c_uint64.from_buffer(arg, 88).value = 64 << 10
     gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
     assert arg[5] == NV_ERR_INVALID_ARGUMENT
