@@ -57,7 +57,9 @@ static void take_tsgs(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us, u32 m
 	spin_unlock(&gpu->lock);
 }
 
-/* The driver did not set that of @failed. If it is gone, a new TSG may have its place: set again. */
+/* The driver did not set that of @failed. If it is gone, a new TSG may have its place: set again, after the others: a
+ * tenant can have any number of which the driver sets none, and they would be the first each time.
+ */
 static void forget_group(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_group *failed)
 {
 	struct ckm_group *group;
@@ -67,8 +69,11 @@ static void forget_group(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_gro
 	slot = gpu->slot[sched_id];
 	if (slot)
 		list_for_each_entry(group, &slot->tsgs, sched)
-			if (group == failed)
+			if (group == failed) {
 				group->set_us = U32_MAX;
+				list_move_tail(&group->sched, &slot->tsgs);
+				break;
+			}
 	spin_unlock(&gpu->lock);
 }
 
