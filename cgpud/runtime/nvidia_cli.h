@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NVIDIA's legacy command line tool without the device nodes. */
+/* NVIDIA's legacy command line tool without the device nodes and the sockets of services. */
 #ifndef CGPU_RUNTIME_NVIDIA_CLI_H
 #define CGPU_RUNTIME_NVIDIA_CLI_H
 

@@ -782,6 +782,29 @@ def test_as_nvidias_cli(place: Place) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a mount namespace")
+@pytest.mark.parametrize("words", [("--root={}",), ("--root", "{}"), ("-r", "{}")], ids=str)
+@pytest.mark.parametrize("run", ["run", "var/run"])
+def test_nvidias_cli_finds_no_socket_of_a_service(place: Place, tmp_path: Path, words: tuple[str, ...], run: str) -> None:
+    """It would mount each of them into the container, after config.json was edited."""
+    sockets = [tmp_path / run / f"nvidia-{name}/socket" for name in ("fabricmanager", "persistenced")]
+    for path in sockets:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    place.next.write_text(
+        f'#!/bin/sh\nls {" ".join(map(str, sockets))} > {place.record}\n'
+        f'echo "$CUDA_MPS_PIPE_DIRECTORY" >> {place.record}\ntest ! -e "$CUDA_MPS_PIPE_DIRECTORY"\n'
+    )
+    place.conf.write_text(f"nvidia-container-cli = {place.next}\n")
+    argv = [word.format(tmp_path) for word in words]
+    done = place.run(*argv, "configure", "/rootfs", name="/x/nvidia-container-cli-cgpu", CUDA_MPS_PIPE_DIRECTORY="/tmp")
+    assert done.returncode == 0, done.stderr
+    assert place.handed_over() == ["/run/cgpu/no-pipes"]
+    assert all(path.exists() for path in sockets), "the host keeps them"
+    place.run(*argv, "list", name="/x/nvidia-container-cli-cgpu")
+    assert place.handed_over() == [*map(str, sockets), ""]
+
+
 # ---- junk ----
 
 
