@@ -785,14 +785,16 @@ def test_as_nvidias_cli(place: Place) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a mount namespace")
 @pytest.mark.parametrize("words", [("--root={}",), ("--root", "{}"), ("-r", "{}")], ids=str)
 @pytest.mark.parametrize("run", ["run", "var/run"])
-def test_nvidias_cli_finds_no_socket_of_a_service(place: Place, tmp_path: Path, words: tuple[str, ...], run: str) -> None:
+def test_nvidias_cli_finds_no_socket_of_a_service(
+    place: Place, tmp_path: Path, words: tuple[str, ...], run: str
+) -> None:
     """It would mount each of them into the container, after config.json was edited."""
     sockets = [tmp_path / run / f"nvidia-{name}/socket" for name in ("fabricmanager", "persistenced")]
     for path in sockets:
         path.parent.mkdir(parents=True)
         path.touch()
     place.next.write_text(
-        f'#!/bin/sh\nls {" ".join(map(str, sockets))} > {place.record}\n'
+        f"#!/bin/sh\nls {' '.join(map(str, sockets))} > {place.record}\n"
         f'echo "$CUDA_MPS_PIPE_DIRECTORY" >> {place.record}\ntest ! -e "$CUDA_MPS_PIPE_DIRECTORY"\n'
     )
     place.conf.write_text(f"nvidia-container-cli = {place.next}\n")
