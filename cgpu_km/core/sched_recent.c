@@ -213,13 +213,18 @@ bool cgpu_recent_is_near(const struct cgpu_sched *t, u32 slot)
  * cgpu_recent_missing_ns() - what a slot had less than its part
  * @t: the scheduler, accounted up to now; its policy has slices
  * @slot: which has opened the GPU
+ *
+ * One that takes turns has least of its part as its turn begins: half of what decayed while it waited
+ * is no loss. Taken for one, it would give each of many small slots longer turns, at the expense of a
+ * large one.
  */
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot)
 {
 	u64 sum = all_slices(t, 1u << slot, t->opened_mask), got = t->slot[slot].recent_ns[CGPU_RECENT_SHORT], due;
+	u64 all = t->recent_all_ns[CGPU_RECENT_SHORT], decayed_ns = t->slot[slot].wait.so_far_ns / 2;
 
 	if (!sum)
 		return 0;
-	due = t->recent_all_ns[CGPU_RECENT_SHORT] * slices_of(t, slot) / sum;
+	due = (all > decayed_ns ? all - decayed_ns : 0) * slices_of(t, slot) / sum;
 	return due > got ? due - got : 0;
 }

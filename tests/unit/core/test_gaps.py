@@ -107,6 +107,16 @@ def test_neighbours_that_wake_often_leave_a_part_alone(count):
     assert least > 0.47
 
 
+@pytest.mark.parametrize(("step_ms", "gap_ms"), [(100, 0.1), (60, 4.5)])
+def test_many_small_ones_with_gaps_leave_a_part_alone(step_ms, gap_ms):
+    """Each waits for the others' turns, so it had least of its part when its own begins. That is no loss."""
+    small = [Steps(step_ms, gap_ms) for _ in range(10)]
+    sim = percent(Load(), *small, weights=[50, *[5] * 10]).run(2000)
+    before = sim.loads[0].got_ns
+    sim.run(5400)  # 30 rounds
+    assert (sim.loads[0].got_ns - before) / (5400 * MS) > 0.485
+
+
 def test_what_a_third_one_leaves_is_divided_by_weight():
     """Both have more than their part of all, since the third one idles."""
     sim = percent(Steps(19, 4.5), Steps(19, 4.5), Load([]), weights=[10, 40, 50]).run(2500)
