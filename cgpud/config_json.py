@@ -84,6 +84,12 @@ def has_user_namespace(spec: Spec) -> bool:
     return "user" in kinds or bool(linux.get("uidMappings") or linux.get("gidMappings"))
 
 
+def has_root_of_host(spec: Spec) -> bool:
+    """Is a user of the container root of the host, or may one be?"""
+    maps = json_objects(json_object(spec.get("linux"), "linux").get("uidMappings"), "linux.uidMappings")
+    return not maps or any(type(one.get("hostID")) is not int or one["hostID"] <= 0 for one in maps)
+
+
 def check_properties(spec: Spec) -> None:
     """Refuse what sets the device rules of the container's systemd unit: with the systemd driver runc and crun hand the
     property on, and under cgroup v1 systemd puts its rules in place of the runtime's at its next reload."""

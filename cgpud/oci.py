@@ -421,7 +421,12 @@ def _is_ours(entry: Any) -> bool:
 
 def with_driver_closed(spec: Spec) -> Spec:
     """The spec with DRIVER_TREE read-only. runc binds it over itself after the hooks of createContainer, together with
-    what they have mounted below, crun before them; one that is not there is skipped."""
+    what they have mounted below, crun before them; one that is not there is skipped.
+
+    Unchanged where no user of the container is root of the host, and so none writes there: beside a proc of which a
+    part is covered, the kernel lets a user namespace within the container mount none."""
+    if not config_json.has_root_of_host(spec):
+        return spec
     linux = json_object(spec.get("linux"), "linux")
     there = json_list(linux.get("readonlyPaths"), "linux.readonlyPaths")
     return spec if DRIVER_TREE in there else {**spec, "linux": {**linux, "readonlyPaths": [*there, DRIVER_TREE]}}

@@ -297,6 +297,21 @@ async def test_a_user_namespace_beside_no_slice(node: Node, stage: str) -> None:
     assert {name: words for name, words in checks.items() if words} == {"createRuntime": confirm, **late}
 
 
+@pytest.mark.parametrize(("host", "is_closed"), [(100000, False), (0, True), ("100000", True), (None, True)])
+async def test_rootless_engines_within_a_container(node: Node, host: object, is_closed: bool) -> None:
+    """With unmasked paths they mount proc, beside which no part of it may be covered. Root of the host writes there."""
+    node.config = parse('[gpu]\nunsliced = "refuse"')
+    path = plain(node, (), hooks=False) / "config.json"
+    spec = json.loads(path.read_text())
+    spec["linux"] |= {"maskedPaths": [], "readonlyPaths": []}
+    if host is not None:
+        spec["linux"]["uidMappings"] = [{"containerID": 0, "hostID": host, "size": 65536}]
+    path.write_text(json.dumps(spec))
+    async with node.running():
+        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["closed"] == "195:0-0"
+    assert json.loads(path.read_text())["linux"]["readonlyPaths"] == (["/proc/driver"] if is_closed else [])
+
+
 async def test_a_property_of_the_unit_beside_no_slice(node: Node) -> None:
     path = plain(node, (), hooks=False) / "config.json"
     spec = {**json.loads(path.read_text()), "annotations": {"org.systemd.property.DevicePolicy": "'auto'"}}
