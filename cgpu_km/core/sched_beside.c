@@ -12,6 +12,7 @@
 
 #include "sched_ceiling.h"
 #include "sched_debt.h"
+#include "sched_prio.h"
 #include "sched_recent.h"
 #include "sched_resist.h"
 #include "sched_run_state.h"
@@ -87,7 +88,28 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
 
 	if (!((t->known_mask & ~cgpu_ceiling_binding(t)) >> r->curr & 1))
 		return 0;
+	if (cgpu_prio_was_awake(t))
+		return 0;
 	return is_brief(s) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
+}
+
+/* Those that may run beside others. Where high priority may wake at once their timeslices are a few
+ * switches long: several that work on would lose a third of the GPU to those, and it would wait for
+ * all of them.
+ */
+static u32 sociable(const struct cgpu_sched *t, const struct cgpu_rr *r)
+{
+	u32 known = r->members & t->known_mask, out = known, mask;
+
+	if (!cgpu_prio_was_awake(t))
+		return out;
+	for (mask = known; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->gpu_ns - s->slept_gpu_ns > STAY_NS)
+			out &= ~(mask & -mask);
+	}
+	return out;
 }
 
 /**
@@ -101,7 +123,7 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
 u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 {
 	const struct cgpu_rr *r = &t->rr[nr];
-	u32 mask = r->members & t->known_mask, over, apart, out = 0;
+	u32 mask = sociable(t, r), over, apart, out = 0;
 	u64 stay;
 
 	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))

@@ -388,6 +388,15 @@ u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_s
 }
 
 /**
+ * cgpu_prio_was_awake() - may high priority whose run state is known wake at once, by the last plan
+ * @t: the scheduler, accounted up to now
+ */
+bool cgpu_prio_was_awake(const struct cgpu_sched *t)
+{
+	return t->high_awake_ns && t->last_ns - t->high_awake_ns < EXPECT_NS;
+}
+
+/**
  * cgpu_prio_is_expected() - may high priority whose run state is known wake at once
  * @t: the scheduler, accounted up to now
  * @awake: it is

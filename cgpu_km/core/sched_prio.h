@@ -40,6 +40,7 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 
 /* Was it awake so lately that the others keep short timeslices? */
 bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns);
+bool cgpu_prio_was_awake(const struct cgpu_sched *t);
 
 /* High priority of @awake beside which others are frozen to see whether they delay that; slots of @low that run
  * beside high priority in a part of each second only. @left_ns is lowered to when that may change.

@@ -117,6 +117,39 @@ def test_many_small_ones_with_gaps_leave_a_part_alone(step_ms, gap_ms):
     assert (sim.loads[0].got_ns - before) / (5400 * MS) > 0.485
 
 
+def several_at_once(sim: Sim, ms: int) -> float:
+    """The part of so many milliseconds in which two without high priority could run and did not sleep."""
+    found = 0
+    for _ in range(ms):
+        sim.run(1)
+        awake = sim.turn.t.run_mask & ~sim.turn.t.asleep_mask & ~1
+        found += awake & awake - 1 != 0
+    return found / ms
+
+
+@pytest.mark.parametrize(("length_ms", "period_ms"), [(1, 10), (2, 20), (5, 50)])
+def test_trainings_beside_high_priority_take_turns(length_ms, period_ms):
+    """At once, in timeslices of a few switches, they would lose a third of the GPU to these; high priority that wakes
+    would wait for all of them."""
+    trainings = [Steps(19, 4.5) for _ in range(4)]
+    sim = gpu(PREEMPT, Load(every(period_ms, length_ms)), *trainings, high=(0,), slice_ms=9)
+    sim.turn.t.switch_ns = 205_000
+    sim.run(1000)
+    sim.loads[0].latency_us.clear()
+    assert several_at_once(sim, 3000) < 0.15
+    assert sim.p99_us(0) < 1000 * length_ms + 900
+
+
+def test_small_work_beside_high_priority_costs_no_turns():
+    """Pieces of 1 ms run at once: a hand-over for each would cost as much as the piece."""
+    sim = gpu(PREEMPT, Load(every(10, 1)), *[Steps(1, 2) for _ in range(4)], high=(0,), slice_ms=9)
+    sim.turn.t.switch_ns = 205_000
+    sim.run(1000)
+    before = sim.calls
+    sim.run(2000)
+    assert sim.calls - before < 200
+
+
 def test_what_a_third_one_leaves_is_divided_by_weight():
     """Both have more than their part of all, since the third one idles."""
     sim = percent(Steps(19, 4.5), Steps(19, 4.5), Load([]), weights=[10, 40, 50]).run(2500)
