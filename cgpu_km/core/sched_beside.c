@@ -50,14 +50,15 @@ static bool is_steady(const struct cgpu_sched *t, u32 slot)
 	return (t->run_mask >> slot & 1) && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
 }
 
-/* Those that are frozen in the turn under way because turns end soon: one that works on, or of which nothing
- * is known, waits for its own. Of slots with work for longer than a turn the first in the hardware's round
- * would have all of each. The account, which divides by timeslices, does not see that. One that had little of
- * its part takes nothing from others.
+/* Those that run in their own turns only, and alone in these, because turns end soon: one that works
+ * on, or of which nothing is known, waits for its own. Of slots with work for longer than a turn the
+ * first in the hardware's round would have all of each, and one with small pieces would wait for a
+ * timeslice with each. The account, which divides by timeslices, does not see that. One that had
+ * little of its part takes nothing from others.
  */
 static u32 turns_apart(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
-	u32 mask = r->members & t->known_mask & ~(1u << r->curr), out = 0;
+	u32 mask = r->members & t->known_mask, out = 0;
 	bool soon = r->members & ~t->known_mask;
 
 	for (; mask; mask &= mask - 1) {
@@ -130,6 +131,8 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 		return 0;
 	over = cgpu_recent_over(t, CGPU_RECENT_LONG, mask);
 	apart = turns_apart(t, r);
+	if (apart >> r->curr & 1)
+		return 0;
 	stay = cgpu_rr_stay_ns(t, r);
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);

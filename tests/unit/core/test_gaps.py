@@ -76,6 +76,17 @@ def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, k
     assert min(got) > 0.93 / (count + 1)
 
 
+@pytest.mark.parametrize("work_ms", [2, 3])
+def test_small_work_with_gaps_beside_a_training_has_its_turns(work_ms):
+    """In the training's turns it would be charged a half, by timeslices, and have a piece in each of them."""
+    sim = gpu(PREEMPT, Load(), Steps(19, 4.5), Steps(work_ms, 3), slice_ms=9).run(2500)
+    before = [load.got_ns for load in sim.loads.values()]
+    sim.run(4000)
+    got = [(load.got_ns - ns) / (4000 * MS) for load, ns in zip(sim.loads.values(), before, strict=True)]
+    assert got[1] < 0.4
+    assert got[2] > 0.22
+
+
 def test_requests_beside_one_that_always_works_are_no_long_work():
     """Half of its part of 15 ms at a time takes nothing from the others: no turn apart, and no call for it."""
     loads = [Load(every(150, 15, 31 * i)) for i in range(4)]
