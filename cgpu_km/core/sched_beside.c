@@ -50,26 +50,40 @@ static bool is_steady(const struct cgpu_sched *t, u32 slot)
 	return (t->run_mask >> slot & 1) && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
 }
 
-/* Those that run in their own turns only, and alone in these, because turns end soon: one that works
- * on, or of which nothing is known, waits for its own. Of slots with work for longer than a turn the
- * first in the hardware's round would have all of each, and one with small pieces would wait for a
- * timeslice with each. The account, which divides by timeslices, does not see that. One that had
- * little of its part takes nothing from others.
+/* Does one of @mask wake often with work that ends soon? It cuts turns short. */
+static bool wakes_often(const struct cgpu_sched *t, u32 mask)
+{
+	for (; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && t->last_ns - s->woken_ns < RESTLESS_NS)
+			return true;
+	}
+	return false;
+}
+
+/* Those that run in their own turns only, because turns end soon: one that works on, or of which
+ * nothing is known, waits for its own, or others wake often. Of slots with work for longer than a turn
+ * the first in the hardware's round would have all of each. The account, which divides by timeslices,
+ * does not see that. One that had little of its part takes nothing from others. Where one works on
+ * they are alone in their turns: one with small pieces would wait for a timeslice with each.
  */
 static u32 turns_apart(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	u32 mask = r->members & t->known_mask, out = 0;
-	bool soon = r->members & ~t->known_mask;
+	bool works_on = r->members & ~t->known_mask;
 
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
 		if (!is_brief(&t->slot[i]))
-			soon = true;
+			works_on = true;
 		else if (t->slot[i].brief_work < CGPU_BRIEF_WORK_ENOUGH && cgpu_recent_is_near(t, i))
 			out |= 1u << i;
 	}
-	return soon ? out : 0;
+	if (works_on)
+		return out;
+	return wakes_often(t, (r->members | r->asleep) & t->known_mask) ? out & ~(1u << r->curr) : 0;
 }
 
 /**

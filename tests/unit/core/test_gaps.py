@@ -87,6 +87,18 @@ def test_small_work_with_gaps_beside_a_training_has_its_turns(work_ms):
     assert got[2] > 0.22
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_equal_trainings_beside_services_are_equal(count):
+    """Services that wake cut turns short; the first of the trainings has no more of what is left than the others."""
+    services = [Load(every(20, 1, 2.3 * i)) for i in range(8)]
+    sim = gpu(WEIGHTED, *[Steps(60, 10) for _ in range(count)], *services, slice_ms=9).run(2500)
+    before = [load.got_ns for load in sim.loads.values()]
+    sim.run(4000)
+    got = [load.got_ns - ns for load, ns in zip(sim.loads.values(), before, strict=True)]
+    assert min(got[:count]) > 0.85 * max(got[:count])
+    assert min(got[count:]) > 0.045 * 4000 * MS
+
+
 def test_requests_beside_one_that_always_works_are_no_long_work():
     """Half of its part of 15 ms at a time takes nothing from the others: no turn apart, and no call for it."""
     loads = [Load(every(150, 15, 31 * i)) for i in range(4)]
