@@ -91,7 +91,7 @@ struct ckm_run_state {
 };
 
 #define CKM_GONE_PIDS	16	/* of a slot */
-#define CKM_GONE_LOST_BITS	6
+#define CKM_GONE_LOST_BITS	10
 #define CKM_GONE_LOST	(1 << CKM_GONE_LOST_BITS)
 
 /* Processes of a slot whose channels went (gone.c). The driver's utilisation samples come once a
