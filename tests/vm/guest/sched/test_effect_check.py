@@ -193,7 +193,7 @@ def test_processes_of_high_priority_that_are_gone_are_held_to_the_ceiling(tenant
     other.start()
     with one_process(high, low):
         brief_loads(low, 1, idle)
-        brief_loads(high, 12, idle)  # until the credit of before is used up: each sample between two processes adds to it
+        brief_loads(high, 12, idle)  # the credit of before is used up, though samples between processes add to it
         begin = time.monotonic(), high.box.stat("wait_ns")
         brief_loads(high, 4, idle)
         held = (high.box.stat("wait_ns") - begin[1]) / 1e9 / (time.monotonic() - begin[0])
