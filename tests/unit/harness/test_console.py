@@ -137,3 +137,12 @@ def test_a_cgroups_end_of_memory_is_no_finding_and_the_machines_is():
     assert [one.kind for one in findings(f"{begin}{trace}[    1.0] Mem-Info:\n")] == ["out of memory"]
     after = f"{begin}{trace}[    1.0] Memory cgroup stats for /full:\n[    1.0] BUG: Bad page state in process python\n"
     assert [one.kind for one in findings(after)] == ["memory"]
+
+
+def test_a_long_stack_does_not_make_a_cgroups_end_of_memory_the_machines():
+    """KASAN's stacks have a hundred lines. The machine's is one also where a cgroup's follows."""
+    begin = "[    1.0] python invoked oom-killer: gfp_mask=0x400dc0(GFP_KERNEL_ACCOUNT|__GFP_ZERO), order=0\n"
+    trace = "[    1.0]  [<604d2753>] ? __asan_load8+0x0/0xd3\n" * 120
+    cgroups = f"{begin}{trace}[    1.0] Memory cgroup stats for /full:\n"
+    assert not findings(cgroups)
+    assert [one.kind for one in findings(f"{begin}{trace}[    1.0] Mem-Info:\n{cgroups}")] == ["out of memory"]

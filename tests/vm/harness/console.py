@@ -105,7 +105,7 @@ def findings(text: str) -> list[Finding]:
             number += 1
             continue
         end = block_end(lines, number)
-        if kind == "out of memory" and any(line.startswith(OWN_LIMIT) for line in lines[number:end]):
+        if kind == "out of memory" and is_of_a_cgroup(lines, number):
             number += 1
             continue
         found.append(Finding(kind, number + 1, tuple(lines[number:end])))
@@ -140,6 +140,16 @@ def block_end(lines: list[str], start: int) -> int:
         if BLOCK_END.search(lines[number]) and number > start + 3:
             return number + 1
     return limit
+
+
+def is_of_a_cgroup(lines: list[str], start: int) -> bool:
+    """Whether the out of memory that begins at `start` is a cgroup's; KASAN makes its stack longer than a block."""
+    for line in lines[start + 1 : start + 5 * BLOCK_LINES]:
+        if line.startswith(OWN_LIMIT):
+            return True
+        if kind_of(line) == "out of memory":
+            return False
+    return False
 
 
 def report(found: Iterable[Finding]) -> str:
