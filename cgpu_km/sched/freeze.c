@@ -35,7 +35,7 @@ static bool matches(const struct ckm_channel_filter *filter, const struct ckm_ob
 
 /* Channels of a slot, as they were at one time. */
 struct snapshot {
-	u32 count, room;
+	u32 count;
 	struct {
 		u32 client, object;
 		u64 seq;
@@ -98,12 +98,11 @@ static struct snapshot *take_snapshot(const struct work *w, bool refused, u32 ro
 	if (!snap)
 		return NULL;
 	snap->count = 0;
-	snap->room = room;
 	spin_lock(&gpu->lock);
 	slot = gpu->slot[w->sched_id];
 	if (slot)
 		list_for_each_entry(obj, &slot->channels, sched) {
-			if (snap->count == snap->room)
+			if (snap->count == room)
 				break;
 			if (obj->refused[w->freeze] == refused && matches(w->filter, obj))
 				snapshot_add(snap, obj);

@@ -5,25 +5,14 @@ The driver reads a class's parameters by the size that it knows itself. One that
 struct, of a release that is newer than the table.
 """
 
-import ctypes
-import os
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
+import shellpart
+from shellpart import KM
 
-KM = Path(__file__).resolve().parents[3] / "cgpu_km"
-
-TYPES = """
-#include <stdbool.h>
-#include <stdint.h>
-typedef uint8_t u8; typedef uint32_t u32;
-#define IS_ENABLED(option) 0
-#define __aligned(n) __attribute__((aligned(n)))
-"""
-CODE = """
-#include "call.h"
+CDEF = "bool is_other(unsigned long user, uint32_t size, bool whole, unsigned long at, uint32_t n);"
+MORE = """
 bool is_other(unsigned long user, u32 size, bool whole, unsigned long at, u32 n)
 {
 	const struct ckm_range range = { .user = user, .size = size, .whole = whole };
@@ -36,16 +25,8 @@ USER, SIZE = 0x7F00_0000_1000, 368
 
 @pytest.fixture(scope="module")
 def is_other(tmp_path_factory):
-    out = tmp_path_factory.mktemp("range")
-    (out / "linux").mkdir()
-    (out / "linux/types.h").write_text(TYPES)
-    (out / "range.c").write_text(CODE)
-    command = [os.environ.get("CC", "cc"), "-Wall", "-Werror", "-shared", "-fPIC", f"-I{out}", f"-I{KM}"]
-    subprocess.run([*command, "-o", out / "range.so", out / "range.c"], check=True)
-    function = ctypes.CDLL(str(out / "range.so")).is_other
-    function.restype = ctypes.c_bool
-    function.argtypes = [ctypes.c_ulong, ctypes.c_uint32, ctypes.c_bool, ctypes.c_ulong, ctypes.c_uint32]
-    return function
+    source = shellpart.struct_of("call.h", "ckm_range") + shellpart.function_of("call.h", "ckm_range_is_other")
+    return shellpart.build(source, tmp_path_factory.mktemp("range"), CDEF, MORE)[1].is_other
 
 
 @pytest.mark.parametrize("n", [SIZE - 8, SIZE - 1, SIZE + 1, SIZE + 8, 4])
