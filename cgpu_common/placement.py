@@ -264,12 +264,8 @@ def rooms(gpus: Sequence[Gpu], used: Mapping[int, Load]) -> dict[int, Load]:
 
 def free_units(gpus: Sequence[Gpu], used: Mapping[int, Load]) -> dict[int, int]:
     """The most that one more container with memory alone gets of each GPU."""
-    left = rooms(gpus, used)
-    return {gpu.index: max(left[gpu.index].units, 0) if _takes_one(left.get(gpu.index)) else 0 for gpu in gpus}
-
-
-def _takes_one(room: Load | None) -> bool:
-    return room is not None and room.slots > 0
+    left = {index: max(room.units, 0) for index, room in rooms(gpus, used).items() if room.slots > 0}
+    return {gpu.index: left.get(gpu.index, 0) for gpu in gpus}
 
 
 def _split(need: PodNeed, free: Mapping[int, Load], sizes: Mapping[int, Gpu], policy: str) -> Placement | None:

@@ -373,7 +373,7 @@ def keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
 
 
 def keep_mount(mount: Mapping[str, Any]) -> bool:
-    """None that brings a GPU?"""
+    """Does the mount bring no GPU?"""
     return not (is_gpu_path(mount.get("destination")) or (_is_bind(mount) and is_gpu_path(mount.get("source"))))
 
 

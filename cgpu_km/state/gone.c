@@ -11,7 +11,7 @@
 /* A sample's clock may be off by so much. */
 #define CLOCKS_NS	(5 * NSEC_PER_MSEC)
 
-/* No tenant knows whose processes share one with its own. */
+/* Keyed: a tenant cannot choose which processes of others have a place of its own. */
 static u32 place_of(const struct ckm_gpu *gpu, u32 pid)
 {
 	return hash_32(pid ^ (u32)gpu->born_ns, CKM_GONE_LOST_BITS);

@@ -17,7 +17,7 @@ struct ckm_slot;
 void ckm_gone_note_locked(struct ckm_slot *slot, u32 pid);
 
 /**
- * ckm_gone_look_locked() - whose channels, gone by now, @pid may have had
+ * ckm_gone_look_locked() - in which containers @pid may have had channels that are gone
  * @gpu: the GPU
  * @pid: of a sample
  * @at_ns: when it was taken; monotonic
