@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A container that is fuzzed beside one that must be unaffected: the checks meanwhile and at quiet points.
 
+At any time the ledger is within the limit, and so is the card but for calls in flight. Every five seconds all threads
+stop: then memory on the card <= charged = `meminfo` <= limit (--no-contexts: equal by the byte), mappings and OS events
+are nvsim's, and the other container is unchanged. At the end nothing is left, in the modules and on the card.
+
 Runs in the guest. Serves the test of a minute and the run of hours, which differ in seconds and seed.
 """
 

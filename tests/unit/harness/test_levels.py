@@ -296,12 +296,17 @@ def test_what_make_test_leaves_out_is_in_make_test_all(levels):
     assert kinds <= boots(levels.LONG, levels.MORE)
 
 
-@pytest.mark.parametrize("title", ["## Which level holds which claim", "### Which test holds which bad input"])
-def test_the_tables_name_tests_that_exist(title):
-    """docs/develop/testing.md lists the tests of each claim: each name is a file or a function."""
+@pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ("docs/develop/testing.md", "## Which level holds which claim"),
+        ("tests/cluster/README.md", "## Which test holds which bad input"),
+    ],
+)
+def test_the_tables_name_tests_that_exist(page, title):
+    """The pages list the tests of each claim and of each bad input: each name is a file or a function."""
     repo = SCRIPT.parents[1]
-    page = (repo / "docs/develop/testing.md").read_text()
-    section = page.split(f"\n{title}\n")[1].split("\n## ")[0]
+    section = (repo / page).read_text().split(f"\n{title}\n")[1].split("\n## ")[0]
     named = set(re.findall(r"\btest_\w+", section))
     files = [path for path in (repo / "tests").rglob("*.py") if "build" not in path.parts]
     there = {path.stem for path in files}
