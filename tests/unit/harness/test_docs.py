@@ -77,6 +77,18 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch):
     assert broken_links(page, text) == ["page.md: gone.md", "page.md: there.md#2-none: no such heading"]
 
 
+def headless(text: str) -> list[str]:
+    """First rows of tables that no head is above: a blank line cut them off."""
+    lines = [line.strip() for line in prose(text).splitlines()]
+    starts = [i for i, line in enumerate(lines) if line.startswith("|") and not (i and lines[i - 1].startswith("|"))]
+    return [lines[i] for i in starts if not re.fullmatch(r"\|[-|: ]+", lines[i + 1] if i + 1 < len(lines) else "")]
+
+
+def test_each_table_has_a_head():
+    assert [(name(page), row) for page in PAGES for row in headless(TEXTS[page])] == []
+    assert headless("| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | 4 |\n") == ["| 3 | 4 |"]
+
+
 def test_pages_that_the_sources_name_exist():
     """Comments, help texts, units and messages name pages by their path from the root, decisions by number too."""
     named, broken = 0, []
