@@ -49,7 +49,7 @@ unexport MAKEFLAGS
 .PHONY: help setup nvidia engines kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc config-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-image setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
+        setup-install setup-build setup-deb setup-image setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,8 +65,8 @@ modules-all: setup ## the same for every kernel that is there, or KERNELS='6.1 6
 	@for k in $(or $(KERNELS),$(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release)))); do \
 		scripts/build-modules $$k $(MODULE_OPTIONS) || exit; done
 
-uml: setup ## Linux as a user program, for KERNEL=uml: five minutes of processor time, once
-	@scripts/setup kernel uml
+uml: setup-build ## Linux as a user program, for KERNEL=uml: five minutes of processor time, once
+	@scripts/build-uml uml
 
 mutants: setup ## every core, daemon and runtime with one fault against the tests that have to notice it; build/mutants.json
 	@scripts/mutants
@@ -81,7 +81,7 @@ nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the te
 engines: setup ## container engines of ENGINES=trixie|sid for the tests, unpacked below build/engines: 110 MB to download
 	@scripts/setup-engines $(or $(ENGINES),sid)
 
-kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 132 MB to download, minutes to build
+kube: setup-build ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 132 MB to download, minutes to build
 	@scripts/setup-kube
 
 vm: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
@@ -93,7 +93,7 @@ vm-shell: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) ## the same w
 tutorial: modules tools $(CLUSTER) ## every command of docs/user/tutorial.md and howto.md, without a GPU; KIND=kube: tutorial-kubernetes.md; build/tutorial.json
 	@KIND=$(KIND) $(PYTHON) -B tests/tutorial/tutorials.py
 
-test: ## every level, five at a time, and a table at the end
+test: ## every level, five or six at a time, and a table at the end
 	@scripts/test-levels
 
 test-all: ## and the levels that make test has no time for
@@ -180,12 +180,12 @@ test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NEWER_ENGINES) $(NVIDIA_MODUL
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's own kernel driver, in a machine with a simulated card: build/forward.json; STEPS='smi walk limit ratio'
-	@scripts/setup kernel uml
+	@scripts/build-uml uml
 	@scripts/build-modules uml $(MODULE_OPTIONS)
 	@KERNEL_DRIVER=550 NVIDIA=550 BARE=1 ICOUNT=1 CPUS=1 CPU_FEATURES=+xsave,+xsaveopt,+avx TIMEOUT=$(or $(TIMEOUT),3600) $(VM) run 'python tests/forward/rehearse.py $(STEPS)'
 
 module-run: nvidia ## what tests/hardware/module-run takes to a machine with a card, in build/module-run: at most 64 MiB
-	@scripts/setup kernel uml
+	@scripts/build-uml uml
 	@scripts/build-modules uml $(MODULE_OPTIONS)
 	@tests/hardware/module-run --pack build/module-run
 
@@ -245,7 +245,10 @@ bench: bench-slice bench-ioctl bench-sched bench-engine ## every bench there is
 setup-install: ## what make install needs: a compiler, Python; no engines, no QEMU, no kernels
 	@scripts/setup install
 
-setup-deb: ## that, and what making the packages needs (dkms, debhelper, lintian)
+setup-build: ## what make uml and make kube need: compilers and tools
+	@scripts/setup build
+
+setup-deb: ## what setup-install installs, and what making the packages needs (dkms, debhelper, lintian)
 	@scripts/setup deb
 
 setup-image: ## what make node-image, sysext and modules-image need besides what make install needs: patchelf, depmod, openssl

@@ -112,6 +112,7 @@ def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
     ]
     times = json.loads((levels.JUNIT / "build/test.json").read_text())["levels"]
     assert times["vm-6.1-needs"] == {
+        "began_s": 0,
         "seconds": 1.0,
         "cpu_seconds": 0.5,
         "passed": 331,
@@ -195,34 +196,81 @@ def test_what_failed_in_a_report_is_chosen_by_name(tmp_path):
     assert "1 failed, 2 deselected" in again.stdout, again.stdout + again.stderr
 
 
-def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
-    """Three boots at a time, with the modules built; beside them a level that waits, and one that needs no machine."""
-    lock, began, running, most = threading.Lock(), [], [], {True: 0, False: 0}
+def play_all(levels, monkeypatch, idle):
+    """run_all() of all levels, with processors that are idle or not: when each level began and ended."""
+    lock, events = threading.Lock(), []
 
     def run(level, nice):
         with lock:
-            began.append((level.name, nice))
-            running.append(level.boots)
-            for boots in most:
-                most[boots] = max(most[boots], running.count(boots))
-            assert levels.MODULES in ended or not level.boots
-            assert "setup" in ended or level.alone
+            events.append(("began", level, nice))
         time.sleep(0.02)
         with lock:
-            running.remove(level.boots)
-            ended.add(level.name)
+            events.append(("ended", level, nice))
         return levels.Outcome(level, 1.0, 0.5, 1, 0, 0, [])
 
-    ended: set[str] = set()
     monkeypatch.setattr(levels, "run", run)
+    monkeypatch.setattr(levels, "IDLE_SECONDS", 0.005)
+    monkeypatch.setattr(levels, "idle_part", lambda _before: idle)
     every = [*levels.LEVELS, *levels.LONG]
-    outcomes = levels.run_all(every)
-    assert [outcome.level for outcome in outcomes] == every
-    assert sorted(name for name, _ in began) == sorted(level.name for level in every)
-    assert most[True] == levels.LANES
-    assert {nice for name, nice in began if name.startswith("vm-")} == {0}
-    assert ("core", levels.NICE) in began
-    assert [name for name, _ in began if not name.startswith("vm-")][1:5].count("kube") == 1, "it waits the longest"
+    assert [outcome.level for outcome in levels.run_all(every)] == every
+    assert sorted(level.name for what, level, _ in events if what == "began") == sorted(level.name for level in every)
+    return events
+
+
+def beside(events, which):
+    """How many of them ran at a time at most."""
+    running = most = 0
+    for what, level, _ in events:
+        if which(level):
+            running += 1 if what == "began" else -1
+            most = max(most, running)
+    return most
+
+
+def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
+    """Three boots at a time, with kernel and modules built; beside them a level that waits, and one that works."""
+    events = play_all(levels, monkeypatch, idle=0.0)
+    ended = set()
+    for what, level, _ in events:
+        if what == "ended":
+            ended.add(level.name)
+        elif level.boots:
+            assert {levels.MODULES, levels.LINUX} <= ended
+        elif level.name in levels.EARLY:
+            assert ended == {levels.TOOLS}, "compilers are enough"
+        else:
+            assert levels.SETUP in ended or level.alone
+    assert beside(events, lambda level: level.boots) == levels.LANES
+    rest = [(level.name, nice) for what, level, nice in events if what == "began" and not level.boots]
+    assert (
+        beside(events, lambda level: not (level.boots or level.alone or level.name in levels.EARLY)) <= levels.LANES + 2
+    )
+    assert {nice for what, level, nice in events if level.boots} == {0}
+    assert rest[0][0] == levels.TOOLS
+    assert ("install", levels.NICE) in rest
+    assert [name for name, _ in rest][4:6].count("kube") == 1, "it waits the longest"
+
+
+def test_idle_processors_get_a_further_level(levels, monkeypatch):
+    """The shortest of those that wait begin while the longest of them runs."""
+    events = play_all(levels, monkeypatch, idle=1.0)
+    waiting = [level.name for level in levels.LEVELS if level.waits]
+    assert beside(events, lambda level: level.waits) > 1
+    order = [level.name for what, level, _ in events if what == "began" and level.waits]
+    assert set(order[:2]) == {waiting[0], waiting[-1]}
+    assert beside(events, lambda level: level.boots) == levels.LANES
+
+
+def test_idle_time_is_that_of_all_processors(levels, monkeypatch):
+    """user nice system idle iowait irq softirq steal, then the guests' time, which is in user and nice, too."""
+    proc = levels.JUNIT / "stat"
+    monkeypatch.setattr(levels, "Path", lambda _path: proc)
+    proc.write_text("cpu  100 10 50 400 40 0 0 0 70 7\ncpu0 1 1 1 1\n")
+    before = levels.processor_ticks()
+    assert before == (440, 600)
+    proc.write_text("cpu  130 10 70 410 80 0 0 0 99 9\n")
+    assert levels.idle_part(before) == 0.5
+    assert levels.idle_part(levels.processor_ticks()) == 0
 
 
 def test_a_level_that_raises_ends_all(levels, monkeypatch):
