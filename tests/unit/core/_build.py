@@ -20,6 +20,7 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parents[3]
 CORE = ROOT / "cgpu_km" / "core"
 BUILD = ROOT / "build" / "core"
+SIMULATED = [Path(__file__).with_name(name) for name in ("demand.c", "checked.c")]  # GPUs of the tests
 
 CC = os.environ.get("CC", "cc")
 ASAN = os.environ.get("CGPU_ASAN") == "1"
@@ -43,13 +44,17 @@ def headers() -> list[Path]:
     return [ROOT / "cgpu_km" / "uapi.h", *sorted(p for p in CORE.glob("*.h") if p.name != "env.h")]
 
 
+def simulated_headers() -> list[Path]:
+    return [path.with_suffix(".h") for path in SIMULATED]
+
+
 def includes(paths: list[Path]) -> str:
     return "".join(f'#include "{p}"\n' for p in paths)
 
 
 def cdef() -> str:
     """The headers as cffi reads them. Their include guards sort them out."""
-    text = includes(headers())
+    text = includes([*headers(), *simulated_headers()])
     out = subprocess.run(
         [CC, "-E", "-P", "-DCGPU_CDEF", "-DCGPU_CORE_ENV_H", *DEFINES, "-x", "c", "-"],
         input=text,
@@ -73,7 +78,7 @@ def constants() -> dict[str, int]:
 
 def digest(text: str) -> str:
     h = hashlib.sha256((text + str(SANITIZE) + sys.version + Path(__file__).read_text()).encode())
-    for path in [*sources(), *headers(), CORE / "env.h"]:
+    for path in [*sources(), *headers(), CORE / "env.h", *SIMULATED, *simulated_headers()]:
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:16]
 
@@ -93,8 +98,8 @@ def load():
         ffi.cdef(text)
         ffi.set_source(
             name,
-            includes([CORE / "env.h", *headers()]),
-            sources=[str(p) for p in sources()],
+            includes([CORE / "env.h", *headers(), *simulated_headers()]),
+            sources=[str(p) for p in [*sources(), *SIMULATED]],
             extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O0" if ASAN else "-O1"],
             extra_link_args=SANITIZE,
         )

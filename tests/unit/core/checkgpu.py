@@ -1,131 +1,62 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""A GPU whose controls may be ineffective, sampled as the driver does, with a scheduler and its effect check."""
+"""A GPU whose controls may be ineffective, sampled as the driver does, with a scheduler and its effect check; what it
+does is in checked.c."""
 
 import random
 
-from corelib import MS, NATIVE, C, Thread, Turn, ffi, lib, slots
+from corelib import MS, NATIVE, NEVER, C, Turn, ffi, lib
 
 IDLE, FOREIGN, LOW = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN, C.CGPU_CHECK_LOW
-TIMESLICE, RESTART = lib.CGPU_STEP_TIMESLICE, lib.CGPU_STEP_RESTART
 PERIOD = 1000 * MS / 6
-CALL = 3 * MS // 10
-DEFAULT_US = 1024
+WORDS, MORE = 1 << 14, 1 << 16  # random ones: more than a second needs; how many are drawn at once
 
 
-class Tenant:
-    """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze.
-    loose: from then on no freeze reaches its channels. kernel_us: it launches one such kernel at a time, and leaves the
-    GPU for 20 us after each; 0: its queue is never empty.
-    """
-
-    def __init__(self, slot, tsgs, work, resists_ms, loose, kernel_us):
-        self.slot, self.tsgs, self.work, self.resists_ms, self.loose = slot, tsgs, work, resists_ms, loose
-        self.kernel_us = kernel_us
-        self.on_until = 0
-
-    def is_loose(self, now):
-        return self.loose is not None and now >= self.loose * 1000 * MS
-
-    def busy(self, now):
-        return (now // (40 * MS) * 0.61803 + self.slot * 0.3) % 1 < self.work
-
-
-class CheckGpu(Thread):
+class CheckGpu:
     """ineffective: CGPU_CTRL_* that move nothing. wrong: share of samples with a random name. uncommitted: restarts
     that fail; then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
     """
 
-    restarts = True
-
     def __init__(self, policy, ineffective=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
         self.turn = Turn(policy, **{"slice_ms": 10, "max_inst": 10, "switch_us": 70} | turn)
         self.check = ffi.new("struct cgpu_check *")
         lib.cgpu_check_init(self.check, self.turn.now)
-        self.ineffective, self.wrong, self.uncommitted, self.jitter = ineffective, wrong, uncommitted, jitter
         self.rng = random.Random(seed)
-        self.tenants, self.slices, self.commits = {}, {}, {}
-        self.in_force, self.switching = 0, switching
-        self.sample_at = self.turn.now + self.rng.random() * PERIOD
+        self.c = ffi.new("struct checked_gpu *", {"turn": self.turn.t, "check": self.check, "was": IDLE})
+        self.c.ineffective, self.c.wrong, self.c.uncommitted = ineffective, wrong, uncommitted
+        self.c.jitter, self.c.switching = jitter, switching
+        self.c.sample_ns = self.turn.now + self.rng.random() * PERIOD
+        self.words = b""
         self.poll_at = self.turn.now + 1000 * MS
-        self.was, self.committed = IDLE, False  # at the last restart
-        self.samples, self.findings, self.held_ms, self.loose = [], [], {}, set()
+        self.tenants, self.findings, self.loose = {}, [], set()
 
     def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0, loose=None, kernel_us=0):
+        """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze.
+        loose: from this second on no freeze reaches its channels. kernel_us: it launches one such kernel at a time, and
+        leaves the GPU for 20 us after each; 0: its queue is never empty."""
         slot = self.turn.add(weight, highprio, channels=tsgs)
-        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms, loose, kernel_us)
+        one = ffi.new("struct checked_tenant *", {"slot": slot, "tsgs": tsgs, "work": work, "kernel_us": kernel_us})
+        one.resists_ns, one.loose_ns = resists_ms * MS, NEVER if loose is None else loose * 1000 * MS
+        self.tenants[slot] = one
         self.touch(slot)
         return slot
 
     def touch(self, slot):
         lib.cgpu_check_touched(self.check, self.turn.t, slot, self.turn.now)
 
-    def allowed(self):
-        """Slots that the hardware lets run."""
-        if self.ineffective & 1:
-            return set(self.tenants)
-        run_mask = self.in_force if self.uncommitted else self.turn.t.run_mask
-        return {i for i, tenant in self.tenants.items() if run_mask >> i & 1 or tenant.is_loose(self.turn.now)}
-
-    def on(self, now):
-        for tenant in self.tenants.values():
-            if now < tenant.on_until:
-                return tenant.slot
-        allowed = self.allowed()
-        runs = [t for slot, t in self.tenants.items() if slot in allowed and t.busy(now)]
-        if len(runs) == 1 and runs[0].kernel_us and self.rng.random() * (runs[0].kernel_us + 20) < 20:
-            return IDLE
-        parts = [t.tsgs * min(self.slices.get(t.slot, DEFAULT_US), t.kernel_us or 1 << 30) for t in runs]
-        # Where in the hardware's round it is, is as good as random at six samples a second.
-        return self.rng.choices(runs, parts)[0].slot if runs else IDLE
-
-    def answer(self, kind, mask):
-        if kind == TIMESLICE:
-            for slot in slots(mask) & set(self.tenants) if not self.ineffective & 2 else ():
-                self.commits[slot] = self.step.plan.timeslice_us[slot] or DEFAULT_US
-            return {"done": mask}
-        if kind != RESTART:
-            self.advance(self.turn.now + mask.bit_count() * CALL)
-            return {"done": mask}
-        self.advance(self.turn.now + CALL)
-        self.was = self.on(self.turn.now)
-        self.committed = self.rng.random() >= self.uncommitted
-        return {"done": self.committed}
-
-    def act(self):
-        super().act()
-        tenant = self.tenants.get(self.was)
-        if tenant and tenant.resists_ms and self.step.plan.freeze_mask >> self.was & 1:
-            tenant.on_until = max(tenant.on_until, self.turn.now + tenant.resists_ms * MS)
-        if self.committed and self.commits:
-            self.slices |= self.commits
-            self.commits = {}
-        if self.committed:
-            self.in_force = self.turn.t.run_mask
-
-    def advance(self, to):
-        while self.sample_at <= to:
-            slot = self.on(self.sample_at)
-            if self.switching and len(self.allowed()) > 1 and self.rng.random() < self.switching:
-                slot = IDLE
-            if self.rng.random() < self.wrong:
-                slot = self.rng.choice([*self.tenants, IDLE, FOREIGN])
-            self.samples.append((int(self.sample_at), slot))
-            self.sample_at += PERIOD * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
-        turn = self.turn
-        if held := turn.t.held_mask:
-            for slot in slots(held) & set(self.tenants):
-                self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - turn.now) / MS
-        turn.now = int(to)
-
     def poll(self):
         """What the shell does once a second."""
-        now, held = self.turn.now, self.check.held
+        now, held, gpu = self.turn.now, self.check.held, self.c
         if held:
             lib.cgpu_check_hold(self.check, self.turn.t, 0, now)
         until = lib.cgpu_check_until_ns(self.turn.t, now)
-        while self.samples and self.samples[0][0] <= until:
-            lib.cgpu_check_sample(self.check, self.turn.t, *self.samples.pop(0))
+        taken = [(gpu.sample[i].at_ns, gpu.sample[i].slot) for i in range(gpu.samples)]
+        later = [sample for sample in taken if sample[0] > until]
+        for at, slot in taken[: len(taken) - len(later)]:
+            lib.cgpu_check_sample(self.check, self.turn.t, at, slot)
+        gpu.samples = len(later)
+        for i, sample in enumerate(later):
+            gpu.sample[i] = sample
         find = ffi.new("struct cgpu_check_finding *")
         lib.cgpu_check_evaluate(self.check, self.turn.t, now, find)
         if find.control:
@@ -137,15 +68,26 @@ class CheckGpu(Thread):
         self.poll_at = now + (C.CGPU_CHECK_HOLD_MS if self.check.held else C.CGPU_CHECK_POLL_MS) * MS
 
     def run(self, seconds, stop=lambda: False):
-        """Returns how long it ran, in seconds."""
-        begin, end = self.turn.now, self.turn.now + int(seconds * 1000 * MS)
+        """Returns how long it ran, in seconds. A stop is noticed when the shell has polled."""
+        begin, end, gpu = self.turn.now, self.turn.now + int(seconds * 1000 * MS), self.c
+        gpu.tenants = len(self.tenants)
+        for i, one in enumerate(self.tenants.values()):
+            gpu.tenant[i] = one
         while self.turn.now < end and not stop():
-            if not self.plan():
-                continue
-            self.advance(min(self.step.plan.until_ns, self.poll_at, end))
+            if gpu.words - gpu.next_word < WORDS:
+                self.words = self.words[4 * gpu.next_word :] + self.rng.randbytes(4 * MORE)
+                gpu.word, gpu.words, gpu.next_word = ffi.from_buffer("u32[]", self.words), len(self.words) // 4, 0
+            gpu.now_ns, gpu.poll_ns = self.turn.now, self.poll_at
+            assert not lib.checked_run(gpu, end)
+            self.turn.now = gpu.now_ns
             if self.turn.now >= self.poll_at:
                 self.poll()
         return (self.turn.now - begin) / (1000 * MS)
+
+    @property
+    def held_ms(self):
+        """By slot, of those that were held."""
+        return {slot: one.held_ns / MS for slot, one in self.tenants.items() if one.held_ns}
 
     @property
     def policy(self):

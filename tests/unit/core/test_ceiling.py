@@ -7,11 +7,10 @@ import errno
 
 import pytest
 from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, C, CoreError, Turn, ffi, lib
-from demandgpu import DemandGpu, Load, every
+from demandgpu import ALL, Closed, DemandGpu, Load, every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simgpu import A100, Control, SimGpu
-from test_run_state import Closed
 
 IDLE = []
 
@@ -53,7 +52,7 @@ def over_seconds(sim, seconds=4, step_ms=50):
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("ceiling", [1, 2, 5, 10, 30, 50, 60, 75, 90, 99])
 def test_one_that_is_alone_has_its_ceiling_in_each_second(ceiling, known):
-    ((least, most),) = over_seconds(gpu((1, ceiling, busy()), known=lambda slot: known))
+    ((least, most),) = over_seconds(gpu((1, ceiling, busy()), known=ALL * known))
     assert ceiling - 1 < least
     assert most < ceiling + 1
 
@@ -155,13 +154,13 @@ def test_slow_calls_are_charged(slice_ms, seed):
 def test_a_ceiling_is_kept_beside_one_that_may_be_idle(known):
     """Unknown: in an overlap, and beside high priority, the other one may have left it all of the time."""
     for other in (Load(IDLE), (Load(IDLE),), (Load(every(50, 10)),)):
-        got = over_seconds(gpu((10, 30, busy()), (10, 0, other), known=lambda slot: known))
+        got = over_seconds(gpu((10, 30, busy()), (10, 0, other), known=ALL * known))
         assert got[0][1] < 31
         assert got[0][0] > 15
 
 
 def test_a_ceiling_costs_the_guaranteed_part_little_where_nothing_is_known():
-    got = over_seconds(gpu((50, 50, busy()), (50, 0, busy()), known=lambda slot: False))
+    got = over_seconds(gpu((50, 50, busy()), (50, 0, busy()), known=0))
     assert got[0][0] > 46
     assert got[0][1] < 51
 
@@ -169,7 +168,7 @@ def test_a_ceiling_costs_the_guaranteed_part_little_where_nothing_is_known():
 def test_a_request_within_the_budget_is_not_held_up():
     """Small requests of a container with a low ceiling: the time in which it sleeps is saved for them, up to 7 ms."""
     sim = gpu((5, 10, Load(every(100, 5, 20))), (50, 0, busy())).run(500)
-    sim.loads[0].latency_us.clear()
+    sim.loads[0].forget()
     assert sim.run(4000).p99_us(0) < 5000 + 1500
 
 
@@ -187,13 +186,13 @@ def throttled(sim, slot):
 @pytest.mark.parametrize("known", [True, False])
 def test_time_without_budget_is_throttled(known):
     """Of one that is alone all of its waits but the calls; of one that has a ceiling and never reaches it nothing."""
-    sim = gpu((1, 30, busy()), known=lambda slot: known).run(500)
+    sim = gpu((1, 30, busy()), known=ALL * known).run(500)
     before, got, waited = throttled(sim, 0), sim.loads[0].got_ns, sim.turn.stat(0).wait_ns
     sim.run(4000)
     lost = throttled(sim, 0) - before
     assert lost / (4000 * MS) == pytest.approx(0.70, abs=0.03)
     assert lost <= sim.turn.stat(0).wait_ns - waited <= 4000 * MS - (sim.loads[0].got_ns - got) + 12 * MS
-    beside = gpu((10, 90, busy()), (10, 0, busy()), known=lambda slot: known).run(4000)
+    beside = gpu((10, 90, busy()), (10, 0, busy()), known=ALL * known).run(4000)
     assert (throttled(beside, 0), throttled(beside, 1)) == (0, 0)
     assert beside.turn.stat(0).wait_ns > 1000 * MS, "out of turn"
 
@@ -404,7 +403,7 @@ def test_no_mix_exceeds_its_ceilings(mix, slice_ms, known):
         (weight, max(weight, ceiling) if ceiling else 0, busy() if works else Load(every(40, 7, 3 * i)))
         for i, (weight, ceiling, works) in enumerate(mix)
     ]
-    sim = gpu(*containers, slice_ms=slice_ms, known=lambda slot: known)
+    sim = gpu(*containers, slice_ms=slice_ms, known=ALL * known)
     for (_, ceiling, _), (_, most) in zip(containers, over_seconds(sim, 2, 100), strict=True):
         assert not ceiling or most < ceiling + 1
     if known and any(works and not containers[i][1] for i, (_, _, works) in enumerate(mix)):

@@ -219,7 +219,7 @@ def test_channels_that_come_and_go_tell_nothing(slot_churns):
     for i in range(6000):
         gpu.turn.channels(ids[slot_churns], 1 + i % 2)
         gpu.touch(ids[slot_churns])
-        gpu.tenants[ids[slot_churns]].on_until = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
+        gpu.tenants[ids[slot_churns]].on_until_ns = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
         gpu.run(0.01)
     assert gpu.policy == PREEMPT and (FREEZE, 0) not in gpu.findings
 
@@ -228,7 +228,7 @@ def test_a_restart_that_fails_is_no_freeze():
     gpu, _ = saturated(WEIGHTED, 1, 2, uncommitted=0.4)
     gpu.run(120)
     assert gpu.policy == WEIGHTED and (FREEZE, 0) not in gpu.findings
-    gpu.uncommitted = 1.0
+    gpu.c.uncommitted = 1.0
     gpu.run(0.1)
     marks = gpu.check.marks
     gpu.run(1)

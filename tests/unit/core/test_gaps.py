@@ -7,22 +7,16 @@ import random
 
 import pytest
 from corelib import BURST, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, Turn, lib, slots
-from demandgpu import Load, every
-from test_run_state import BOTH, Closed, gpu
-from test_run_state import DemandGpu as Sim
+from demandgpu import ALL, Closed, Load, every
+from demandgpu import DemandGpu as Sim
+from test_run_state import BOTH, gpu
 
 
-class Steps(Load):
+class Steps(Closed):
     """Steps of @step_ms; the next one comes @gap_ms after the end of the last."""
 
     def __init__(self, step_ms: float, gap_ms: float) -> None:
-        super().__init__(arrivals=[(0, int(step_ms * MS))])
-        self.step_ns, self.gap_ns = int(step_ms * MS), int(gap_ms * MS)
-
-    def run(self, now: int, ns: int) -> None:
-        super().run(now, ns)
-        if not self.queue and self._due is None:
-            self.expect((now + ns + self.gap_ns, self.step_ns))
+        super().__init__(1000 * step_ms, 1000 * gap_ms)
 
 
 def percent(*loads: Load, weights: list[int], **more: object) -> Sim:
@@ -66,7 +60,7 @@ def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, k
     Also beside one whose run state is unknown.
     """
     trainings = [Steps(19, 4.5) for _ in range(count)]
-    sim = gpu(policy, Load(), *trainings, known=lambda slot: known or slot > 0).run(2500)
+    sim = gpu(policy, Load(), *trainings, known=ALL if known else ALL - 1).run(2500)
     before = [(load.got_ns, sim.turn.stat(slot).gpu_ns) for slot, load in sim.loads.items()]
     sim.run(4000)
     got = [(load.got_ns - before[slot][0]) / (4000 * MS) for slot, load in sim.loads.items()]
@@ -158,7 +152,7 @@ def test_trainings_beside_high_priority_take_turns(length_ms, period_ms):
     sim = gpu(PREEMPT, Load(every(period_ms, length_ms)), *trainings, high=(0,), slice_ms=9)
     sim.turn.t.switch_ns = 205_000
     sim.run(1000)
-    sim.loads[0].latency_us.clear()
+    sim.loads[0].forget()
     assert several_at_once(sim, 3000) < 0.15
     assert sim.p99_us(0) < 1000 * length_ms + 900
 
@@ -200,7 +194,7 @@ def mean_p99_us(sim: Sim) -> float:
     """Of all containers, after the first second."""
     sim.run(1000)
     for load in sim.loads.values():
-        load.latency_us.clear()
+        load.forget()
     sim.run(29_000)
     return sum(sim.p99_us(slot) for slot in sim.loads) / len(sim.loads)
 
@@ -300,47 +294,21 @@ def test_requests_of_high_priority_need_no_call():
 
 def test_high_priority_whose_state_is_unknown_is_not_frozen_at_95():
     """Timeslices of 16:1 leave the others their 5 %: it has as much as by them alone."""
-    sim = gpu(WEIGHTED, Closed(100, 20), Load(), high=[0], prio_ratio=95, known=lambda slot: False).run(1000)
+    sim = gpu(WEIGHTED, Closed(100, 20), Load(), high=[0], prio_ratio=95, known=0).run(1000)
     calls = sim.calls
     sim.run(1000)
     assert sim.calls == calls
     assert sim.share(1) > 0.05
 
 
-class Launches(Load):
-    """Requests of so many kernels of 100 us, the next one 20 us after each; the next request @idle_us after the end."""
-
-    def __init__(self, kernels: int, idle_us: int) -> None:
-        super().__init__([])
-        self.kernels, self.idle_ns, self.due_ns, self.done, self.began = kernels, idle_us * 1000, 0, 0, 0
-        self.request_us: list[float] = []
-
-    def arrive(self, now: int) -> None:
-        if self.queue or now < self.due_ns:
-            return
-        if not self.done:
-            self.began = now
-        self.queue.append((now, 100_000))
-        self.due_ns = None
-
-    def run(self, now: int, ns: int) -> None:
-        super().run(now, ns)
-        if self.queue:
-            return
-        self.done = (self.done + 1) % self.kernels
-        self.due_ns = now + ns + (20_000 if self.done else self.idle_ns)
-        if not self.done:
-            self.request_us.append((now + ns - self.began) / 1000)
-
-
 @pytest.mark.parametrize("policy", [WEIGHTED, BURST])
 @pytest.mark.parametrize(("kernels", "idle_ms"), [(100, 40), (30, 10), (10, 8)])
 def test_requests_of_short_kernels_are_as_fast_as_alone(policy, kernels, idle_ms):
     """A request like the ones before: the others are frozen as soon as a reading finds it."""
-    service = Launches(kernels, 1000 * idle_ms)
+    service = Closed(100, 20, kernels, 1000 * idle_ms)
     sim = gpu(policy, service, Load(), high=[0], prio_ratio=95).run(2000)
     alone_us = kernels * 120 - 20
-    late = sorted(service.request_us[len(service.request_us) // 4 :])
+    late = sorted(service.latency_us[len(service.latency_us) // 4 :])
     assert late[-1] < alone_us + 150 + 300 + 200, "a reading, a freeze, and a kernel's gap or two until it acts"
     assert sim.share(1) > 0.85 * idle_ms / (idle_ms + alone_us / 1000)
 
@@ -356,7 +324,7 @@ def test_gaps_that_no_control_can_lend_are_not_charged():
 @pytest.mark.parametrize(("kernels", "idle_us"), [(10, 300), (20, 100)])
 def test_gaps_that_could_be_lent_are_charged(kernels, idle_us):
     """Some such kernels, then a gap: once the first budget is used the others have what the ceiling leaves them."""
-    sim = gpu(WEIGHTED, Launches(kernels, idle_us), Load(), high=[0], prio_ratio=80).run(2000)
+    sim = gpu(WEIGHTED, Closed(100, 20, kernels, idle_us), Load(), high=[0], prio_ratio=80).run(2000)
     before = sim.loads[1].got_ns
     sim.run(2000)
     assert sim.loads[1].got_ns - before > 0.15 * 2000 * MS
@@ -432,7 +400,7 @@ def test_high_priority_that_sleeps_costs_the_others_no_timeslice(policy):
     """It opened the GPU and never works: after two seconds the others have the timeslices that they have without it."""
 
     def timeslices(high, seconds):
-        sim = gpu(policy, *[Load()] * 2, *[Load([])] * high, high=[2][:high], tsgs=[4, 4, 1][: 2 + high])
+        sim = gpu(policy, Load(), Load(), *[Load([])] * high, high=[2][:high], tsgs=[4, 4, 1][: 2 + high])
         sim.turn.t.switch_ns = 205_000
         sim.run(1000 * seconds)
         return [sim.turn.t.slot[i].timeslice_us for i in (0, 1)]

@@ -35,9 +35,9 @@ def compiled(source, folder):
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
-    """The core's objects by the name of their file."""
+    """The core's objects by the name of their file, and the tests' own."""
     folder = tmp_path_factory.mktemp("objects")
-    return {path.name: compiled(path, folder) for path in _build.sources()}
+    return {path.name: compiled(path, folder) for path in [*_build.sources(), *_build.SIMULATED]}
 
 
 def patched(folder, patch):

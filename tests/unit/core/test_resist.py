@@ -98,34 +98,14 @@ def test_none_is_suspected_where_none_resists(control, weights):
         assert one == pytest.approx(weight / sum(weights), rel=error)
 
 
-class Long(DemandGpu):
-    """Kernels of slot 0 run to their end; the run state is read."""
-
-    kernel_ns = 0
-    chooses = True
-
-    def rest_ns(self):
-        return -self.loads[0].got_ns % self.kernel_ns if self.on == 0 else 0
-
-    def _choose(self):
-        self.slice_left = self.rest_ns() or self.slice_left
-        return 0 if self.rest_ns() else super()._choose()
-
-    def acts(self, slot, thaw):
-        """In the middle of the call, or when the kernel is over: no other begins before."""
-        if slot == 0 and not thaw:
-            self.pass_to(self.turn.now + self.rest_ns())
-
-
 def long_share(kernel_ms, *others):
     """Of slot 0, over whole kernels, beside one that always works and @others."""
     turn = Turn(PREEMPT, slice_ms=6, controls=FREEZE, switch_us=70)
     loads = [Load(), Load(), *others]
-    sim = Long(turn, {turn.add(channels=1): load for load in loads})
-    sim.kernel_ns = kernel_ms * MS
+    sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads}, kernel_ns=kernel_ms * MS)
     marks = []
     for kernels in (4, 9):
-        while loads[0].got_ns < kernels * sim.kernel_ns:
+        while loads[0].got_ns < kernels * kernel_ms * MS:
             sim.run(10)
         marks.append([load.got_ns for load in loads])
     got = [after - before for before, after in zip(*marks, strict=True)]
@@ -150,8 +130,7 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
     turn.set("max_inst", 100 if policy == BURST else 25)
     loads = [Load(), *(Steps(19, 4.5) for _ in weights[1:])]
     ids = [turn.add(weight, channels=1) for weight in weights]
-    sim = Long(turn, dict(zip(ids, loads, strict=True)))
-    sim.kernel_ns = kernel_ms * MS
+    sim = DemandGpu(turn, dict(zip(ids, loads, strict=True)), kernel_ns=kernel_ms * MS)
     sim.run(3000)
     before, began = loads[0].got_ns, sim.time_ns
     sim.run(8000)
@@ -166,8 +145,7 @@ def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kerne
     """Two of equal weight, one of which resists, and a third that sleeps: they have what it leaves in equal parts."""
     turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
     loads = [Load(), training(), Load(service)]
-    sim = Long(turn, {turn.add(channels=1): load for load in loads})
-    sim.kernel_ns = kernel_ms * MS
+    sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads}, kernel_ns=kernel_ms * MS)
     sim.run(3000)
     before, began = [load.got_ns for load in loads], sim.time_ns
     sim.run(6000)
@@ -183,8 +161,7 @@ def test_low_priority_that_resists_is_found_and_kept_back(kernel_ms, prio_ratio)
     turn.set("prio_ratio", prio_ratio)
     low, high = turn.add(channels=1), turn.add(highprio=True, channels=1)
     loads = {low: Load(), high: Load(every(10, 1, until_ms=13_000))}
-    sim = Long(turn, loads)
-    sim.kernel_ns = kernel_ms * MS
+    sim = DemandGpu(turn, loads, kernel_ns=kernel_ms * MS)
     sim.run(3000)
     before = loads[high].got_ns
     sim.run(8000)

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, slots
-from demandgpu import DemandGpu, Load, every
+from demandgpu import Closed, DemandGpu, Load, every
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -54,7 +54,7 @@ def test_three_small_ones_lose_little(policy):
 
 
 def test_without_a_source_the_turn_is_lost():
-    sim = gpu(PREEMPT, Load(), Load([]), known=lambda slot: False).run(1000)
+    sim = gpu(PREEMPT, Load(), Load([]), known=0).run(1000)
     assert sim.share(0) == pytest.approx(0.5, abs=0.03)
 
 
@@ -157,27 +157,6 @@ def test_high_priority_lends_among_itself(policy):
     assert sim.share(2) == pytest.approx(alone.share(1), rel=0.05)
 
 
-def depth_one(kernel_us, gap_us):
-    """Each kernel is launched a gap after the end of the one before: a closed loop."""
-    return Closed(kernel_us, gap_us)
-
-
-class Closed(Load):
-    def __init__(self, kernel_us, gap_us):
-        super().__init__([])
-        self.kernel_ns, self.gap_ns, self.due_ns = kernel_us * 1000, gap_us * 1000, 0
-
-    def arrive(self, now):
-        if not self.queue and now >= self.due_ns:
-            self.queue.append((now, self.kernel_ns))
-            self.due_ns = None
-
-    def run(self, now, ns):
-        super().run(now, ns)
-        if not self.queue:
-            self.due_ns = now + ns + self.gap_ns
-
-
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
 def test_a_nap_in_each_turn_gains_nothing(policy):
     """It sleeps before its turn is used up and wakes with a rest of it, never with a new one."""
@@ -193,8 +172,8 @@ def test_one_that_always_works_is_frozen_in_longer_work(policy):
     beside = []
     for _ in range(500):
         sim.run(1)
-        if queue := sim.loads[1].queue:
-            beside.append((sim.time_ns - queue[0][0], sim.real & 1))
+        if (since_ns := sim.loads[1].since_ns()) is not None:
+            beside.append((sim.time_ns - since_ns, sim.real & 1))
     assert any(runs for age_ns, runs in beside if age_ns < 2 * MS)
     assert not any(runs for age_ns, runs in beside if age_ns > 4 * MS)
 
@@ -454,7 +433,7 @@ def test_burst_lends_what_is_idle():
 def test_a_state_known_now_and_then_is_no_new_quota():
     """High priority that always works hides its state for 20 ms in each 40."""
     sim = gpu(PREEMPT, Load(), Load(), high=[0], prio_ratio=50)
-    sim.known = lambda slot: bool(slot) or sim.time_ns // (20 * MS) % 2 == 0
+    sim.c.hides_ns = 20 * MS
     sim.run(6000)
     assert sim.share(0) < 0.56
 
