@@ -331,15 +331,8 @@ async def test_gpus_without_a_server_offer_nothing_in_the_mode_mps(tmp_path: Pat
 # ---- the kubelet ----
 
 
-async def test_it_registers_again_after_the_kubelet(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        for _ in range(3):
-            await world.kubelet.restart()
-            await ready(world)
-
-
-async def test_events_and_no_polls_find_the_kubelets_restart(tmp_path: Path) -> None:
+async def test_it_registers_again_after_the_kubelet(tmp_path: Path) -> None:
+    """By events, without polls."""
     world = World(tmp_path, settings={"poll_s": 600.0})
     async with world.running():
         await ready(world)

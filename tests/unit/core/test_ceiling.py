@@ -286,25 +286,25 @@ def test_it_ends_with_its_container():
     assert turn.shares(200)[slot] == pytest.approx(1)
 
 
-def test_setting_it_again_gives_no_new_budget():
+def set_again(turn, i):
+    turn.set("ceiling", 0, 20 + i % 2)
+
+
+def set_with_a_weight(turn, i):
+    """As where a weight above the ceiling before is set."""
+    turn.set("ceiling", 0, 0)
+    turn.set("weight", 0, 10 + i % 2)
+    turn.set("ceiling", 0, 20)
+
+
+@pytest.mark.parametrize("write", [set_again, set_with_a_weight])
+def test_setting_it_again_gives_no_new_budget(write):
+    """Each millisecond."""
     sim = gpu((10, 20, busy()))
     sim.run(500)
     before = sim.loads[0].got_ns
     for i in range(1000):
-        sim.turn.set("ceiling", 0, 20 + i % 2)
-        sim.run(1)
-    assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.215
-
-
-def test_a_set_of_weight_and_ceiling_gives_no_new_budget():
-    """Each millisecond the ceiling goes and comes back, as where a weight above the ceiling before is set."""
-    sim = gpu((10, 20, busy()))
-    sim.run(500)
-    before = sim.loads[0].got_ns
-    for i in range(1000):
-        sim.turn.set("ceiling", 0, 0)
-        sim.turn.set("weight", 0, 10 + i % 2)
-        sim.turn.set("ceiling", 0, 20)
+        write(sim.turn, i)
         sim.run(1)
     assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.215
 
