@@ -1,17 +1,134 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* High priority that launches its kernels one at a time: gaps too short for the hardware to lend. */
+/* High priority with gaps too short to be lent, as between kernels that are launched one at a time. */
 #include "sched_dense.h"
 
 /* The others are frozen after a high-priority one has worked so long with gaps too short to be lent,
  * at once where its bursts were long before.
  */
 #define DENSE_NS	4000000ull
-#define DENSE_FLICKER	16u	/* more than one such gap */
 #define DENSE_BURSTS	2u	/* of struct cgpu_sched_entity.long_bursts */
+#define BURST_LONG_NS	500000ull	/* about what a freeze and a thaw take from others */
+#define LONG_BURSTS_MAX	3u
+
+/* Quarters of a switch. A gap that is lent costs two switches, so shorter ones give others less than the
+ * work after them is late.
+ */
+#define TOO_SHORT	7u	/* gaps of less on average are kept */
+#define PAYS		8u	/* of as much they are lent again */
+#define COUNTS		24u	/* what is longer counts for no more */
+#define SWITCH_LEAST_NS	25000u	/* gaps of less than two such are not told from none */
+
+#define LONG_NS		2000000ull	/* others have such a gap by calls too, so it counts for a part: */
+#define LONG_PARTS	8u
+#define GAPS_MAX	64u	/* so many make the mean */
+#define GAPS_LEAST	4u
+#define UNSEEN_GAPS	4u	/* in a row, of which each is a reading only: the mean is none */
+#define UNSEEN_COUNT	2u	/* and follows quickly what comes next */
 
 /* How much of such work is work: over about so long, since a budget lasts for as long. */
 #define SHARE_NS	1000000000ull
 #define WORK_PERCENT	80u	/* with less, its gaps are charged */
+
+static u64 switches_ns(const struct cgpu_sched *t, u32 quarters)
+{
+	u64 ns = t->switch_ns < SWITCH_LEAST_NS ? SWITCH_LEAST_NS : t->switch_ns;
+
+	return ns * quarters / 4;
+}
+
+/* The time of a change that the last two readings found. */
+static u64 between_readings(const struct cgpu_sched *t, u64 now_ns)
+{
+	return now_ns - (t->read_ns < now_ns ? now_ns - t->read_ns : 0) / 2;
+}
+
+/**
+ * cgpu_dense_gap() - a reading found no work after one that did
+ * @t: the scheduler
+ * @slot: which
+ * @now_ns: of the reading
+ */
+void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	t->slot[slot].gap_from_ns = between_readings(t, now_ns);
+}
+
+/**
+ * cgpu_dense_idle() - the gap goes on
+ * @t: the scheduler
+ * @slot: which
+ * @now_ns: of a reading without work, at least the third
+ *
+ * A gap that pays ends a burst. The next burst is taken to be as long as the last
+ * ones, by a counter like that of a branch predictor: one odd burst changes nothing.
+ */
+void cgpu_dense_idle(struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+
+	if (!s->close_since_ns || now_ns - s->gap_from_ns < switches_ns(t, TOO_SHORT))
+		return;
+	if (s->gap_from_ns > s->close_since_ns && s->gap_from_ns - s->close_since_ns >= BURST_LONG_NS)
+		s->long_bursts += s->long_bursts < LONG_BURSTS_MAX;
+	else
+		s->long_bursts -= s->long_bursts > 0;
+	s->close_since_ns = 0;
+}
+
+static void count_gap(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns)
+{
+	s64 parts = len_ns < LONG_NS ? 1 : LONG_PARTS, most_ns = (s64)switches_ns(t, COUNTS);
+	s64 counts_ns = len_ns < (u64)most_ns ? (s64)len_ns : most_ns;
+
+	s->gaps += s->gaps < GAPS_MAX;
+	s->gap_ns = (u32)((s64)s->gap_ns + (counts_ns - (s64)s->gap_ns) / (parts * s->gaps));
+}
+
+/* By the mean, or at once after some that were not seen twice: a request of short kernels has a hundred of
+ * those before there is a mean.
+ */
+static void judge_gaps(const struct cgpu_sched *t, struct cgpu_sched_entity *s, bool seen)
+{
+	if (s->close_gaps >= UNSEEN_GAPS) {
+		if (s->gap_ns >= switches_ns(t, PAYS))
+			s->close_gaps = 0;
+		return;
+	}
+	s->close_gaps = seen ? 0 : s->close_gaps + 1;
+	if (s->close_gaps == UNSEEN_GAPS) {
+		s->gap_ns = 0;
+		s->gaps = UNSEEN_COUNT;
+	} else if (s->gaps >= GAPS_LEAST && s->gap_ns < switches_ns(t, TOO_SHORT)) {
+		s->close_gaps = UNSEEN_GAPS;
+	}
+}
+
+/**
+ * cgpu_dense_work() - a reading found work, or nothing is known
+ * @t: the scheduler
+ * @slot: which
+ * @known: there is work
+ * @now_ns: of the reading
+ *
+ * A gap begins and ends in the middle of the two readings that found the change. One that a single
+ * reading found has no length.
+ */
+void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+	bool seen = s->idle_readings > 1;
+
+	if (!known) {
+		s->close_since_ns = 0;
+		return;
+	}
+	if (!s->close_since_ns)
+		s->close_since_ns = now_ns;
+	if (!s->idle_since_ns || !s->highprio)
+		return;
+	count_gap(t, s, seen ? between_readings(t, now_ns) - s->gap_from_ns : 0);
+	judge_gaps(t, s, seen);
+}
 
 /**
  * cgpu_dense_mask() - high-priority slots beside which the others must not run
@@ -19,13 +136,14 @@
  * @high: those with highprio whose run state is known, awake
  * @left_ns: lowered to the time until one more may be such
  *
- * A slot that launches its kernels one at a time leaves the GPU for a moment after each. The
- * hardware gives it to the others, and two switches and a timeslice are many times the gap. It is
- * known by readings that find such gaps. Where its bursts of such work were long lately, the others
- * are frozen as soon as it wakes: what it lost to them in half a millisecond would be more than the
- * calls cost. Of another one only after DENSE_NS, since two calls take a good part of
- * that. Until it sleeps. Without the timeslice control others would have the driver's timeslice
- * beside any of them.
+ * The hardware gives each gap of a slot to the others, and comes back: two switches, and the rest of a
+ * timeslice. Shorter gaps give the others less than the slot loses, and as much time in one piece, as its
+ * ceiling leaves them, costs it less (policies.md). So the others are frozen beside one whose gaps are
+ * shorter on average, as between kernels that are launched one at a time. Where its bursts were long lately
+ * they are frozen as soon as it wakes: what it lost to them in half a millisecond would be more than the
+ * calls cost. Beside another one only after DENSE_NS, since two calls take a good part of that. Until
+ * it sleeps, or its gaps are longer. Without the timeslice control others would have the driver's
+ * timeslice beside any of them.
  *
  * Return: mask of them.
  */
@@ -36,13 +154,16 @@ u32 cgpu_dense_mask(struct cgpu_sched *t, u32 high, u64 *left_ns)
 	if (!(t->controls & CGPU_CTRL_TIMESLICE))
 		return high;
 	t->dense_mask &= high;
+	for (mask = t->dense_mask; mask; mask &= mask - 1)
+		if (t->slot[__builtin_ctz(mask)].close_gaps < UNSEEN_GAPS)
+			t->dense_mask &= ~(mask & -mask);
 	for (mask = high & ~t->dense_mask; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 		const struct cgpu_sched_entity *s = &t->slot[i];
-		u64 age_ns = t->last_ns - s->worked_since_ns;
+		u64 age_ns = t->last_ns - s->close_since_ns;
 		u64 after_ns = s->long_bursts >= DENSE_BURSTS ? 0 : DENSE_NS;
 
-		if (!s->worked_since_ns || s->flicker < DENSE_FLICKER)
+		if (!s->close_since_ns || s->close_gaps < UNSEEN_GAPS)
 			continue;
 		if (age_ns >= after_ns)
 			t->dense_mask |= 1u << i;

@@ -9,6 +9,11 @@
 /* Those of @high whose gaps are too short for the hardware to lend: others are frozen. */
 u32 cgpu_dense_mask(struct cgpu_sched *t, u32 high, u64 *left_ns);
 
+/* What a reading of @slot found: no work after work, still none, or work. */
+void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns);
+void cgpu_dense_idle(struct cgpu_sched *t, u32 slot, u64 now_ns);
+void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns);
+
 /* How much of such work is work, and whether its gaps are free of charge. */
 void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns);
 bool cgpu_dense_forgives(const struct cgpu_sched *t, u32 high);

@@ -13,6 +13,7 @@
 #include "policy.h"
 #include "sched_account.h"
 #include "sched_ceiling.h"
+#include "sched_dense.h"
 #include "sched_prio.h"
 
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
@@ -20,8 +21,6 @@
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define FLICKER_POINTS	8u	/* for a gap shorter than NEED_MIN_US; one less for each longer one */
 #define FLICKER_MAX	64u
-#define BURST_LONG_NS	500000ull	/* about what a freeze and a thaw take from others */
-#define LONG_BURSTS_MAX	3u
 #define BRIEF_WORK_NS	12000000ull	/* three quarters of the longest timeslice: what it waits for counts too */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
@@ -70,15 +69,9 @@ static void note_work(struct cgpu_sched_entity *s, bool known, u64 now_ns)
 	s->idle_since_ns = 0;
 }
 
-/* A gap that the hardware can lend ends a burst. The next burst is taken to be as long as the last
- * ones, by a counter like that of a branch predictor: one odd burst changes nothing.
- */
+/* A gap that readings tell from none. */
 static void end_burst(struct cgpu_sched_entity *s)
 {
-	if (s->idle_since_ns - s->worked_since_ns >= BURST_LONG_NS)
-		s->long_bursts += s->long_bursts < LONG_BURSTS_MAX;
-	else
-		s->long_bursts -= s->long_bursts > 0;
 	s->flicker -= s->flicker > 0;
 	s->worked_since_ns = 0;
 }
@@ -139,6 +132,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		if (!(known & ~busy & bit)) {
 			if ((known & bit) && !s->worked_since_ns)
 				cgpu_prio_charge_handover(t, __builtin_ctz(bit));
+			cgpu_dense_work(t, i, known & bit, now_ns);
 			note_work(s, known & bit, now_ns);
 			continue;
 		}
@@ -146,6 +140,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		if (!s->idle_since_ns) {
 			s->idle_since_ns = now_ns;
 			s->idle_readings = 0;
+			cgpu_dense_gap(t, i, now_ns);
 		}
 		if (s->idle_readings < IDLE_READINGS)
 			s->idle_readings++;
@@ -153,9 +148,11 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 			continue;
 		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns)
 			end_burst(s);
+		cgpu_dense_idle(t, i, now_ns);
 		if (!(t->asleep_mask & bit) && now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
 			fall_asleep(t, i);
 	}
+	t->read_ns = now_ns;
 	return known != was_known || busy != was_busy || t->asleep_mask != was_asleep;
 }
 
@@ -173,6 +170,7 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 	for (slots &= t->live_mask; slots; slots &= slots - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(slots)];
 
+		cgpu_dense_work(t, __builtin_ctz(slots), false, 0);
 		note_work(s, false, 0);
 		s->slept_gpu_ns = s->gpu_ns;
 	}

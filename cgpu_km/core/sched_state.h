@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	19	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	20	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -30,7 +30,10 @@ struct cgpu_sched_entity {
 	u8 long_bursts;		/* points for work without a longer gap, if it was long */
 	u8 brief_work;		/* points for work that ended soon: CGPU_BRIEF_WORK_*, sched_run_state.h */
 	u8 retries;		/* doublings of the time until a call that failed is repeated */
+	u8 gaps;		/* of high priority, as many as made gap_ns, to 64 */
+	u8 close_gaps;		/* those with one reading, in a row; 4: on average they are too short */
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
+	u32 gap_ns;		/* the mean of its last gaps */
 	s64 deficit_ns;		/* entitled minus got, carried into the next round */
 	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */
 	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
@@ -56,7 +59,9 @@ struct cgpu_sched_entity {
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
-	u64 worked_since_ns;	/* without a gap that the hardware could lend; 0: idle, or unknown */
+	u64 worked_since_ns;	/* without a gap that readings tell from none; 0: idle, or unknown */
+	u64 gap_from_ns;	/* when its last gap began */
+	u64 close_since_ns;	/* worked without a gap that could be lent; 0: idle, or unknown */
 	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
 	u64 ts_changed_ns;	/* when its timeslice became another one; 0: never */
 	u64 closed_ns;		/* when it last closed the GPU; 0: never */
@@ -151,6 +156,7 @@ struct cgpu_sched {
 	u64 hold_at_ns;		/* a sample is due */
 	u64 hold_every_ns;	/* and so long after it the next one; more than 0 with hold_mask */
 	u64 restarted_ns;	/* when the runlist was last restarted */
+	u64 read_ns;		/* when the run state was last read */
 	u32 unrestarted_mask;	/* slots whose timeslices were set since */
 	u32 part_thawed_mask;	/* their last call, a thaw, failed for some channels: the others run */
 };

@@ -284,6 +284,59 @@ def test_high_priority_with_gaps_leaves_them(policy, work_us, gap_us):
     assert sim.calls - calls < 10
 
 
+class ByChance(Closed):
+    """Gaps that follow each other by chance, of @gap_us on average."""
+
+    def __init__(self, kernel_us: int, gap_us: float) -> None:
+        super().__init__(kernel_us, 0)
+        self.rng, self.mean_ns = random.Random(1), gap_us * 1000
+
+    def arrive(self, now: int) -> None:
+        self.gap_ns = int(self.rng.expovariate(1 / self.mean_ns))
+        super().arrive(now)
+
+
+def beside(load: Load, switch_us: int, prio_ratio: int) -> Sim:
+    """A load of high priority and one that always works, on a card where a switch takes so long."""
+    turn = Turn(WEIGHTED, slice_ms=9, controls=BOTH, switch_us=switch_us)
+    turn.set("prio_ratio", prio_ratio)
+    ids = [turn.add(1, highprio=1, channels=1), turn.add(1, channels=1)]
+    return Sim(turn, dict(zip(ids, (load, Load()), strict=True)))
+
+
+@pytest.mark.parametrize(("work_us", "gap_us", "switch_us"), [(300, 450, 205), (100, 700, 205), (300, 250, 85)])
+def test_gaps_by_chance_are_lent_if_they_pay_on_average(work_us, gap_us, switch_us):
+    """Some are shorter than a reading finds; those that are longer than two switches are worth more."""
+    sim = beside(ByChance(work_us, gap_us), switch_us, 80).run(500)
+    idle_ns, got_ns = sim.idle_ns, sim.loads[1].got_ns
+    sim.run(1000)
+    assert sim.idle_ns - idle_ns < 0.1 * 1000 * MS
+    assert sim.loads[1].got_ns - got_ns > 0.3 * 1000 * MS
+
+
+@pytest.mark.parametrize(("work_us", "gap_us", "switch_us"), [(300, 300, 205), (100, 300, 205), (1000, 250, 205)])
+def test_gaps_that_cost_more_than_they_give_are_kept(work_us, gap_us, switch_us):
+    """Seen in each reading, they are shorter than two switches: the others have a piece, and no gap."""
+    sim = beside(Closed(work_us, gap_us), switch_us, 80).run(1500)
+    before = [load.got_ns for load in sim.loads.values()]
+    sim.run(1500)
+    high, low = ((load.got_ns - ns) / (1500 * MS) for load, ns in zip(sim.loads.values(), before, strict=True))
+    assert high == pytest.approx(0.8 * work_us / (work_us + gap_us), rel=0.05)
+    assert low == pytest.approx(0.2, abs=0.02)
+
+
+def test_gaps_that_become_longer_are_lent_again():
+    """And kept once they are short again. None is so long that high priority sleeps."""
+    load = Closed(600, 200)
+    sim = beside(load, 205, 95)
+    for gap_us, least, most in ((200, 0, 0.07), (450, 0.25, 1), (200, 0, 0.07)):
+        load.gap_ns = gap_us * 1000
+        sim.run(300)
+        got_ns = sim.loads[1].got_ns
+        sim.run(500)
+        assert least <= (sim.loads[1].got_ns - got_ns) / (500 * MS) < most
+
+
 def test_requests_of_high_priority_need_no_call():
     """1 ms at 300 a second: each waits for a timeslice of 90 us at most."""
     sim = gpu(WEIGHTED, Load(every(3.33, 1)), Load(), high=[0], prio_ratio=95).run(2000)
