@@ -213,6 +213,15 @@ void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns)
 	t->dense_busy_ns /= 2;
 }
 
+/* Readings tell the gaps of one of @high from none, and they are kept because a switch takes longer. */
+static bool has_seen_gaps(const struct cgpu_sched *t, u32 high)
+{
+	for (; high; high &= high - 1)
+		if (t->slot[__builtin_ctz(high)].gap_ns >= 2 * SWITCH_LEAST_NS)
+			return true;
+	return false;
+}
+
 /**
  * cgpu_dense_forgives() - is high priority in a gap that is not charged
  * @t: the scheduler, its last reading at the end of the time to charge
@@ -220,12 +229,13 @@ void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns)
  *
  * No control can lend gaps so short: charged for them, a slot that launches one kernel after another
  * without end would be stopped for time that it did not work in. In shorter bursts it has gaps too
- * that could be lent and are not, since the others are frozen: all of them are charged. So are those
- * of a slot that works for less than WORK_PERCENT of such a stretch: by its work alone it would never
- * reach the ceiling, and the others would have nothing of a GPU that idles.
+ * that could be lent and are not, since the others are frozen: all of them are charged. So are longer
+ * ones from their begin, and not from when they are seen. And those of a slot that works for less than
+ * WORK_PERCENT of such a stretch: by its work alone it would never reach the ceiling, and the others
+ * would have nothing of a GPU that idles.
  */
 bool cgpu_dense_forgives(const struct cgpu_sched *t, u32 high)
 {
-	return !(high & t->busy_mask) && is_in_stretch(t, high) &&
+	return !(high & t->busy_mask) && is_in_stretch(t, high) && !has_seen_gaps(t, high) &&
 	       t->dense_busy_ns * 100 >= t->dense_ns * WORK_PERCENT;
 }

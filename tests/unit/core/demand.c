@@ -43,7 +43,8 @@ static bool work(struct demand_load *l, u64 end_ns, u64 ns)
 	if (l->arrivals && is_busy(l))
 		l->left_ns = l->arrivals[2 * l->done + 1];
 	if (!l->arrivals) {
-		l->due_ns = end_ns + (l->done % l->pieces ? l->gap_ns : l->idle_ns);
+		l->due_ns = end_ns + (l->gaps_ns ? l->gaps_ns[l->done % l->gaps] :
+				      l->done % l->pieces ? l->gap_ns : l->idle_ns);
 		if (l->done % l->pieces)
 			return true;
 	}

@@ -17,6 +17,8 @@ struct demand_load {
 	u32 arrived, done;	/* pieces; those between are waiting, or under way */
 	u32 pieces;		/* of a request, one after the other */
 	u64 piece_ns, gap_ns, idle_ns;	/* of the others; idle_ns: the gap after a request */
+	const u64 *gaps_ns;	/* after each piece, in turn, instead of these; NULL: none */
+	u32 gaps;
 	u64 due_ns;		/* when the next one arrives; CGPU_NEVER_NS: not before work ends */
 	u64 at_ns;		/* when the request under way came, one after the other */
 	u64 left_ns;		/* of the piece under way */
