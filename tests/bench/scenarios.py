@@ -230,7 +230,8 @@ GAPS = (
           policies=(1, 2, 6), bars=Bars(rest=True))
       for work_ms, gap_ms in ((0.1, 0.4), (1, 0.4), (1, 1), (5, 2))),
     *(gap(f"high priority, {work_ms:g} and 0 to {2 * gap_ms:g} ms",
-          Container("high", highprio=True, request_us=(1000 * work_ms,), think_ms=gap_ms, think_spread_ms=gap_ms, depth=1),
+          Container("high", highprio=True, request_us=(1000 * work_ms,), think_ms=gap_ms, think_spread_ms=gap_ms,
+                    depth=1),
           TRAIN, policies=(1, 2, 6), bars=Bars(rest=True))
       for work_ms, gap_ms in ((0.3, 0.4), (0.1, 0.6), (1, 1))),
     *(gap(f"requests of {length_ms:g} ms", small("high", length_ms, per_s), TRAIN, seconds=30, **SMALL)
