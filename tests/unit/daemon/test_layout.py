@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -199,3 +201,11 @@ def test_files_are_small() -> None:
     sources = [path for folder in FOLDERS.values() for kind in ("py", "c", "h") for path in folder.rglob(f"*.{kind}")]
     long = {str(path.relative_to(REPO)) for path in sources if len(path.read_text().splitlines()) > LINES_MAX}
     assert long == TOO_LONG
+
+
+def test_no_daemon_imports_what_draws() -> None:
+    """structlog would import rich, and rich pygments: a quarter of the time that a daemon takes to start."""
+    programs = "cgpud.__main__, cgpu_kube.node.command, cgpu_kube.installer.command, cgpu_cli.main"
+    code = f"import sys, {programs}; print(*(name for name in ('rich', 'pygments') if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
