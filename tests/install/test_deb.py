@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from box import KERNELS, QUICK, QUICK_WITH_BTF, REPO, Box
+from box import KERNELS, QUICK, QUICK_WITHOUT_BTF, REPO, Box
 
 VERSION = (REPO / "VERSION").read_text().strip()
 CORE = f"cgpu_core_{VERSION.replace('.', '_')}"
 DEBS = " ".join(str(path) for path in sorted((REPO / "build/deb").glob(f"cgpu*_{VERSION}_*.deb")))
+
+#: What cgpu_cli/top.py imports of it.
+DRAWING = "\n".join(
+    line.strip() for line in (REPO / "cli/top.py").read_text().splitlines() if line.strip().startswith("from rich")
+)
 
 
 class Installed:
@@ -72,6 +77,12 @@ def test_the_programs_run_on_what_they_brought(on: Installed) -> None:
     )
     assert len(told.split()) >= 5
     assert not [path for path in told.split() if not path.startswith("/usr/lib/cgpu/")]
+    # rich draws cgpu-smi top without the parts that scripts/build-wheels leaves out.
+    live = 'Live(Text("one"), console=Console(force_terminal=True), screen=True, auto_refresh=False)'
+    draw = f'with {live} as live: live.update(Text("two"), refresh=True)'
+    script = f'import sys; sys.path.insert(0, "/usr/lib/cgpu")\n{DRAWING}\n{draw}\n'
+    assert "two" in on.box.must('python3 -I -c "$script"', script=script)
+    on.box.must("test ! -e /usr/lib/cgpu/pygments")
     on.box.must("ldd /usr/bin/cgpu-runtime 2>&1 | grep -q 'not a dynamic executable'")
     assert "runc" in on.box.must("cgpu-runtime --version"), "it becomes the runtime behind it"
 
@@ -106,7 +117,7 @@ def test_the_service_is_enabled(on: Installed) -> None:
 def test_a_new_kernel_gets_its_modules(on: Installed) -> None:
     """By the hook that Debian's kernel packages run."""
     release = on.box.add_kernel("6.12")
-    on.box.must(f"/etc/kernel/postinst.d/dkms {release}", KCFLAGS=QUICK_WITH_BTF)
+    on.box.must(f"/etc/kernel/postinst.d/dkms {release}", **QUICK_WITHOUT_BTF)
     assert f"cgpu/{VERSION}, {release}, x86_64: installed" in on.box.must("dkms status")
     assert on.box.must(f"modinfo -k {release} -F version cgpu_km").strip() == VERSION
 
