@@ -292,4 +292,4 @@ build-range: setup ## the modules against the oldest and newest kernel of each s
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/image build/clang build/ccache
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/stage.inputs build/image build/clang build/ccache

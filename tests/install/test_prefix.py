@@ -320,6 +320,26 @@ def test_a_tree_is_put_over_an_earlier_one(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
+def test_an_update_replaces_what_differs(tmp_path: Path) -> None:
+    """By contents, by mode, or by kind: what the machine has changed meanwhile too. A file that is the same stays."""
+    top, stage, folder = some_machine(tmp_path / "root"), tmp_path / "1", "usr/local/lib/cgpu/of"
+    names = ("same", "newer", "edited", "opened", "closed", "linked")
+    some_stage(stage, "0.1.0", *(f"{folder}/{name}" for name in names))
+    assert put(stage, top).returncode == 0
+    there = {name: top / folder / name for name in names}
+    before = {name: path.stat().st_ino for name, path in there.items()}
+    (stage / folder / "newer").write_text("newer\n")
+    there["edited"].write_text("edited\n")
+    there["opened"].chmod(0o666)
+    (stage / folder / "closed").chmod(0o600)
+    there["linked"].rename(tmp_path / "elsewhere")
+    there["linked"].symlink_to(tmp_path / "elsewhere")
+    done = put(stage, top)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree(top / folder) == tree(stage / folder)
+    assert [name for name, path in there.items() if path.stat().st_ino == before[name]] == ["same"]
+
+
 #: A stand-in for a program: instead of its call of number $dies all of the script is killed.
 KILLER = """#!/bin/sh
 n=$(cat {count}) && echo $((n + 1)) >{count}

@@ -31,6 +31,7 @@ CAPABILITIES = """SYS_ADMIN SYS_CHROOT SYS_MODULE SYS_PTRACE MKNOD CHOWN DAC_OVE
     NET_ADMIN SETGID SETUID SETFCAP SYS_RESOURCE AUDIT_WRITE SETPCAP"""
 CONTAINERD = u.ENGINES["containerd"][0]
 RUNTIME = "/usr/local/bin/cgpu-runtime"
+STAGED_RUNTIME = f"/cgpu/stage{RUNTIME}"
 
 
 def pod_of(name: str) -> dict[str, object]:
@@ -39,8 +40,9 @@ def pod_of(name: str) -> dict[str, object]:
     return spec
 
 
-def run(name: str, *more: str, sums: Path | None = None) -> d.subprocess.CompletedProcess[str]:
-    """The container of deploy/kubernetes/installer, without its API server. @sums: of another build of the image."""
+def run(name: str, *more: str, another: Path | None = None) -> d.subprocess.CompletedProcess[str]:
+    """The container of deploy/kubernetes/installer, without its API server. @another: build of the image, as far as its
+    files differ."""
     pod = pod_of(name)
     (one,) = pod["containers"]  # type: ignore[misc]
     assert one["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True} and pod["hostPID"]
@@ -64,8 +66,8 @@ def run(name: str, *more: str, sums: Path | None = None) -> d.subprocess.Complet
     spec["root"] = {"path": str(IMAGE), "readonly": True}
     bind = [("/proc", "/proc", "rslave"), ("/dev", "/dev", "rslave"), ("/sys", "/sys", "rslave")]
     bind += [("/", volume["mountPath"], "rslave"), (str(MODULES), "/opt", "rslave")]
-    if sums is not None:
-        bind.append((str(sums), "/cgpu/SHA256SUMS", "rprivate"))
+    if another is not None:
+        bind += [(str(another / Path(path).name), path, "rprivate") for path in ("/cgpu/SHA256SUMS", STAGED_RUNTIME)]
     spec["mounts"] = [
         {"source": source, "destination": target, "type": "bind", "options": ["rbind", how]}
         for source, target, how in bind
@@ -140,12 +142,14 @@ def test_the_first_pod_an_update_and_a_refused_removal(installed: str, tmp_path:
         until(one.holds_memory, "its process holds memory")
         assert one.memsize() == d.total_mib() * 2 // 15 * d.MIB and not one.reaches_the_driver()
 
-        sums, pid, inode = tmp_path / "sums", u.main_pid(), Path(RUNTIME).stat().st_ino
-        sums.write_text((IMAGE / "cgpu/SHA256SUMS").read_text() + "another build\n")
-        done = run("install", "--once", sums=sums)
+        pid, runtime = u.main_pid(), (IMAGE / STAGED_RUNTIME[1:]).read_bytes() + b"another build\n"
+        (tmp_path / "cgpu-runtime").write_bytes(runtime)
+        (tmp_path / "cgpu-runtime").chmod(0o755)
+        (tmp_path / "SHA256SUMS").write_text((IMAGE / "cgpu/SHA256SUMS").read_text() + "another build\n")
+        done = run("install", "--once", another=tmp_path)
         assert done.returncode == 0 and "step='put'" in done.stdout, done.stdout
         until(lambda: u.is_active() and u.main_pid() != pid, "the daemon is the new one")
-        assert Path(RUNTIME).stat().st_ino != inode and one.is_sliced() and one.holds_memory()
+        assert Path(RUNTIME).read_bytes() == runtime and one.is_sliced() and one.holds_memory()
 
         done = run("remove", "--once")
         assert done.returncode == 1, done.stdout
