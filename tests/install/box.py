@@ -28,7 +28,7 @@ set -e
 top=$(mktemp -d /tmp/cgpu-box.XXXXXX)
 mount -t tmpfs -o mode=755 box "$top"
 mkdir "$top/upper" "$top/work" "$top/root"
-mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" box "$top/root"
+mount -t overlay -o "lowerdir=$below,upperdir=$top/upper,workdir=$top/work" box "$top/root"
 root=$top/root
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
@@ -78,10 +78,10 @@ ENVIRONMENT = {
 }
 
 #: Of gcc, for DKMS's builds: a third of the time. That the sources compile with a kernel's own flags is shown by `make
-#: modules`. One value for all builds for 6.1, so that ccache has the second one. BTF is made of the debugger's tables,
-#: which 6.12's build converts.
+#: modules`. One value for all builds for 6.1, so that ccache has the second one. 6.12's build makes BTF of the tables
+#: of the debugger, unless make's environment says otherwise.
 QUICK = "-g0 -O1"
-QUICK_WITH_BTF = "-O1"
+QUICK_WITHOUT_BTF = {"KCFLAGS": QUICK, "MAKEFLAGS": "CONFIG_DEBUG_INFO_BTF_MODULES="}
 
 #: What an administrator enables by hand, and where each of them is wanted then.
 BY_HAND = ("cgpu-kube.service", "cgpu-kube-keep.service", "cgpu-mps@GPU-1.service", "cgpu-mps@GPU-2.service")
@@ -99,16 +99,23 @@ STOPPED_BY_HAND = {
 
 
 class Box:
-    """A root file system to spoil. `with Box() as box: box.must("dpkg -i …")`."""
+    """A root file system to spoil. `with Box() as box: box.must("dpkg -i …")`. @over: a settled box, of which it is a
+    copy, but for /tmp, /run and /lib/modules."""
+
+    def __init__(self, over: Box | None = None) -> None:
+        self._over = over
 
     def __enter__(self) -> Box:
-        alone = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
+        alone = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--user", "--map-root-user"]
+        below = "/"
+        if self._over:
+            alone, below = [*self._over._entered(), "unshare", "--mount"], f"{self._over.top}/upper:/"
         self._holder = subprocess.Popen(
-            ["unshare", *alone, "bash", "-c", SETUP],
+            [*alone, "bash", "-c", SETUP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "repo": str(REPO)},
+            env={**os.environ, "repo": str(REPO), "below": below},
         )
         assert self._holder.stdout
         self.top = Path(self._holder.stdout.readline().strip())
@@ -124,15 +131,23 @@ class Box:
         self._holder.wait()
         self.top.rmdir()
 
+    def _entered(self) -> list[str]:
+        """The words before a command in the box's namespaces."""
+        return [
+            *("nsenter", f"--target={self._holder.pid}", "--mount"),
+            *(() if os.geteuid() == 0 else ("--user", "--preserve-credentials")),
+        ]
+
+    def settle(self) -> None:
+        """From now on it is only there for boxes over it: a layer of two mounts must not change."""
+        subprocess.run([*self._entered(), "umount", "--recursive", f"{self.top}/root"], check=True)
+
     def run(self, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A shell command in the box, as root, in the repository."""
-        enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
-        if os.geteuid() != 0:
-            enter += ["--user", "--preserve-credentials"]
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         inside = f"cd {shlex.quote(str(REPO))} && export {words} HOME=/root && {command}"
         return subprocess.run(
-            [*enter, "chroot", f"{self.top}/root", "bash", "-c", inside],
+            [*self._entered(), "chroot", f"{self.top}/root", "bash", "-c", inside],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -36,12 +36,19 @@ done
 """
 
 
-@pytest.fixture
-def box() -> Iterator[Box]:
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Box]:
     with Box() as box:
         box.must(f"dpkg -i {DAEMON}")
         box.must(f'mkdir -p /etc/docker && printf %s "$text" >{JSON}', text=BEFORE)
         box.must("cgpu setup docker --default")
+        box.settle()
+        yield box
+
+
+@pytest.fixture
+def box(installed: Box) -> Iterator[Box]:
+    with Box(over=installed) as box:
         yield box
 
 
