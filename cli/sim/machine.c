@@ -40,9 +40,9 @@ void cgpu_sim_free(struct cgpu_sim *s)
 	free(s);
 }
 
-u64 cgpu_sim_now(const struct cgpu_sim *s)
+const u64 *cgpu_sim_clock(const struct cgpu_sim *s)
 {
-	return s->now_ns;
+	return &s->now_ns;
 }
 
 u32 cgpu_sim_on_engine(const struct cgpu_sim *s)

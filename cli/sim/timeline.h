@@ -125,7 +125,8 @@ struct cgpu_sim;
 
 struct cgpu_sim *cgpu_sim_new(const struct cgpu_sim_machine *machine, u64 length_ns);
 void cgpu_sim_free(struct cgpu_sim *s);
-u64 cgpu_sim_now(const struct cgpu_sim *s);
+/* Where its time stands, as long as it lives. */
+const u64 *cgpu_sim_clock(const struct cgpu_sim *s);
 
 /* Its number, or CGPU_SIM_NOBODY: too many, or a load that makes no sense. */
 u32 cgpu_sim_add(struct cgpu_sim *s, const struct cgpu_sim_load *load);

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from typing import Any
 
 from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit, allowed
@@ -53,6 +54,10 @@ class Turns:
         self.containers = tuple(containers)
         self.t = self.ffi.new("struct cgpu_sched *")
         self.step = self.ffi.new("struct cgpu_step *")
+        # Some hundred thousands of each in a run: none is made anew.
+        self._plan = self.ffi.new("struct cgpu_step_event *", {"kind": self.lib.CGPU_STEP_EVENT_PLAN})
+        self._answer = self.ffi.new("struct cgpu_step_event *", {"kind": self.lib.CGPU_STEP_EVENT_DONE})
+        self._group = self.t.rr[0]
         self.turns = 0
         self.rounds: list[Round] = []
         self.notes: list[str] = []
@@ -61,6 +66,7 @@ class Turns:
         self._round = 0
         self._slice_is_set = setup.slice_us is not None
         self._restarts = setup.freeze_restart
+        self._number: dict[int, int] = {}  # of the client that a slot is
         self.source: RunState | None = None
         self.samples: Samples | None = None
         self._configure(setup)
@@ -108,7 +114,9 @@ class Turns:
         self._set("max_inst", setup.max_inst)
         for number, one in enumerate(self.containers):
             self._admit(number, one)
-        self._tell(self.lib.CGPU_STEP_EVENT_PLAN)
+        self._number = {slot: number for number, slot in enumerate(self.slot)}
+        self._tell(self._plan)
+        self._plan.restarts = self._restarts
 
     def _auto_slice_us(self, freeze_ns: int, thaw_ns: int) -> int:
         """From what a hand-over takes. A third call makes slices longer."""
@@ -206,8 +214,7 @@ class Turns:
 
     def _clients(self, mask: int) -> list[int]:
         """Slots of a plan, as the GPU numbers its clients; in the order of the slots, as the shell goes."""
-        by_slot = {slot: number for number, slot in enumerate(self.slot)}
-        return [by_slot[slot] for slot in bits(mask) if slot in by_slot]
+        return [self._number[slot] for slot in bits(mask) if slot in self._number]
 
     def _freeze(self, mask: int, frozen: bool) -> int:
         done = 0
@@ -216,29 +223,31 @@ class Turns:
                 done |= 1 << self.slot[number]
         return done
 
-    def _tell(self, kind: int, **what: int) -> None:
-        """An event of the step machine; self.step is what it says then."""
-        event = self.ffi.new("struct cgpu_step_event *", {"kind": kind, "now_ns": self._clock(), **what})
+    def _tell(self, event: Any) -> None:
+        """An event of the step machine, now; self.step is what it says then."""
+        event.now_ns = self._clock()
         check = self.samples.check if self.samples else self.ffi.NULL
         self.lib.cgpu_sched_step(self.t, check, self.step, event)
 
-    def _call(self) -> dict[str, int]:
-        """Make the call that the step asks for; gives its answer."""
+    def _call(self, answer: Any) -> None:
+        """Make the call that the step asks for."""
         lib, gpu, mask = self.lib, self.gpu, int(self.step.mask)
         if self.step.kind == lib.CGPU_STEP_TIMESLICE:
             for number in self._clients(mask):
                 gpu.timeslice(number, self.step.plan.timeslice_us[self.slot[number]])
-            return {"done": mask, "called": mask}
-        if self.step.kind == lib.CGPU_STEP_RESTART:
-            done, refused_ns = gpu.commit(self._open_clients(mask))
-            return {"done": done, "refused_ns": refused_ns}
-        return {"done": self._freeze(mask, self.step.kind == lib.CGPU_STEP_FREEZE)}
+            answer.done = answer.called = mask
+        elif self.step.kind == lib.CGPU_STEP_RESTART:
+            answer.done, answer.refused_ns = gpu.commit(self._open_clients(mask))
+        else:
+            answer.done = self._freeze(mask, self.step.kind == lib.CGPU_STEP_FREEZE)
 
     def _act(self) -> None:
         while self.step.mask:
-            began_ns = self._clock()
-            answer = self._call()
-            self._tell(self.lib.CGPU_STEP_EVENT_DONE, begin_ns=began_ns, end_ns=self._clock(), **answer)
+            answer = self._answer
+            answer.begin_ns, answer.called, answer.refused_ns = self._clock(), 0, 0
+            self._call(answer)
+            answer.end_ns = self._clock()
+            self._tell(answer)
         self.turns += 1
 
     def _open_clients(self, mask: int) -> list[int]:
@@ -254,7 +263,7 @@ class Turns:
         self.lib.cgpu_sched_set_slice_us(self.t, slice_us, self._clock())
 
     def _note_round(self) -> None:
-        now = int(self.t.rr[0].round)
+        now = int(self._group.round)
         if now != self._round:
             self._round = now
             self.rounds.append((self.gpu.now, self.gpu.held()))
@@ -289,7 +298,7 @@ class Turns:
             self._follow_control()
             if self.samples:
                 self.samples.take()
-            self._tell(self.lib.CGPU_STEP_EVENT_PLAN, restarts=self._restarts)
+            self._tell(self._plan)
             self._note_round()
             if self.step.mask:
                 self._act()
