@@ -183,7 +183,7 @@ static uint64_t nap_time(const struct worker *w, uint64_t poll)
 	uint64_t idle;
 
 	if (w->opt->hold)
-		return HOLD_NS;
+		return w->opt->run_ns && w->opt->run_ns < HOLD_NS ? w->opt->run_ns : HOLD_NS;
 	idle = w->opt->parts ? requests_idle_ns(&w->requests, now_ns()) : 0;
 	if (!idle)
 		return poll;

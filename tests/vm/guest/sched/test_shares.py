@@ -27,6 +27,8 @@ from cgpu_common.netlink import NetlinkLink
 
 pytestmark = pytest.mark.icount
 
+SHORT_WORK = ("--busy-ms", 10, "--idle-ms", 130, "--depth", 8, "--poll-us", 2000)
+
 
 def test_fair_gives_a_slice_to_each(tenants):
     """1/max_inst, whatever the weights and however many are there; an empty slice stays empty."""
@@ -172,7 +174,7 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     Not in each 100, the ceiling's own period: in step with that it would all the time, or never, wake in the part
     of it for which a high-priority container that could have run is frozen (docs/reference/policies.md, section 5).
     """
-    high, a = tenants(highprio=1).start("--busy-ms", 10, "--idle-ms", 130, "--depth", 8), tenants().start()
+    high, a = tenants(highprio=1).start(*SHORT_WORK), tenants().start()
     put("policy", WEIGHTED)
     got = shares(high, a)
     # 10/140; at the worst of the phases, one in five, half of its work waits for the next period.
