@@ -5,6 +5,7 @@
 #include "policy.h"
 #include "sched_ceiling.h"
 #include "sched_hwshare.h"
+#include "sched_on.h"
 #include "sched_prio.h"
 #include "sched_recent.h"
 #include "sched_rr.h"
@@ -25,7 +26,7 @@ static bool is_measured(const struct cgpu_sched *t)
 void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n)
 {
 	n->awake = t->run_mask & t->opened_mask & ~t->asleep_mask;
-	n->ran = cgpu_hw_with_work(t, n->awake);
+	n->ran = cgpu_hw_with_work(t, n->awake, t->busy_mask);
 	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
 		     (t->weighted_mask[0] | t->weighted_mask[1]);
 	/* The driver sleeps: nothing runs, and nothing waits for a turn. */
@@ -47,6 +48,30 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
 	return n->hw_weight ? cgpu_hw_share(t, n->hw_weight, slot, true, len_ns) : len_ns;
 }
 
+/* @awake ran, of which those of @has_work had work. */
+static void charge(struct cgpu_sched *t, u32 awake, u32 has_work, u64 len_ns)
+{
+	u32 ran = cgpu_on_of(t, cgpu_hw_with_work(t, awake, has_work)), mask;
+	u64 all = is_measured(t) ? cgpu_hw_weight(t, ran, true) : 0, got = 0, mine, last = 0;
+
+	for (mask = ran; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		/* Most pull the same: no division for each. */
+		mine = cgpu_hw_weight(t, 1u << i, true);
+		if (mine != last)
+			got = all ? cgpu_hw_share(t, all, i, true, len_ns) : len_ns;
+		last = mine;
+		t->slot[i].gpu_ns += got;
+		cgpu_recent_note(t, i, got);
+		cgpu_ceiling_charge(t, i, ran, got, len_ns);
+		t->slot[i].open_ns += cgpu_on_is_open(t, i) ? got : 0;
+	}
+	cgpu_rr_charge(t, CGPU_RR_NORMAL, has_work, len_ns);
+	cgpu_rr_charge(t, CGPU_RR_PRIO, has_work, len_ns);
+	cgpu_rr_charge(t, CGPU_RR_BACKGROUND, has_work, len_ns);
+}
+
 /**
  * cgpu_account_reading() - charge the time up to a reading of the run state
  * @t: the scheduler, with what was read
@@ -55,28 +80,26 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
  */
 void cgpu_account_reading(struct cgpu_sched *t, u32 was_busy, u64 to_ns)
 {
-	u64 len_ns, got = 0, mine, last = 0;
+	u64 len_ns, from_ns, until_ns;
 	struct cgpu_account_now n;
+	bool wait;
 	u32 mask;
 
 	if (to_ns <= t->last_ns)
 		return;
 	len_ns = to_ns - t->last_ns;
+	from_ns = t->last_ns;
 	t->last_ns = to_ns;
 	cgpu_account_snapshot(t, &n);
-	for (mask = n.ran; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask);
-
-		/* Most pull the same: no division for each. */
-		mine = cgpu_hw_weight(t, 1u << i, true);
-		if (mine != last)
-			got = cgpu_account_got_ns(t, &n, i, len_ns);
-		last = mine;
-		t->slot[i].gpu_ns += got;
-		cgpu_recent_note(t, i, got);
-		cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
-	}
-	cgpu_ceiling_charge_known(t, was_busy, n.ran, n.waiting & ~t->capped_mask, len_ns);
+	until_ns = cgpu_on_until_ns(t, was_busy, from_ns);
+	wait = n.waiting & ~t->capped_mask;
+	cgpu_ceiling_charge_before(t, was_busy, n.ran, wait, len_ns);
+	if (until_ns > from_ns)
+		charge(t, n.awake, was_busy, until_ns - from_ns);
+	cgpu_on_find(t, was_busy, until_ns);
+	if (until_ns < to_ns)
+		charge(t, n.awake, t->busy_mask, to_ns - until_ns);
+	cgpu_ceiling_charge_after(t, was_busy, n.ran, wait, len_ns);
 	/* Else each slot would have had less than its part. */
 	if (!t->paused)
 		cgpu_recent_pass(t, len_ns);
@@ -98,9 +121,6 @@ void cgpu_account_reading(struct cgpu_sched *t, u32 was_busy, u64 to_ns)
 		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
 	if (!t->paused)
 		cgpu_prio_charge(t, n.ran, len_ns);
-	cgpu_rr_charge(t, CGPU_RR_NORMAL, len_ns);
-	cgpu_rr_charge(t, CGPU_RR_PRIO, len_ns);
-	cgpu_rr_charge(t, CGPU_RR_BACKGROUND, len_ns);
 }
 
 /**
@@ -159,6 +179,7 @@ void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
 {
 	u32 mask;
 
+	cgpu_on_forget(t);
 	for (mask = t->run_mask & t->opened_mask; mask; mask &= mask - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		u64 step_ns = timeslice_ns(t, s) + t->switch_ns, had = 0;

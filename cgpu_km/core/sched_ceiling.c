@@ -12,6 +12,7 @@
 
 #include "policy.h"
 #include "sched_hwshare.h"
+#include "sched_on.h"
 
 #define BUDGET_NS	7000000ll	/* full; 3 ms of one per cent of a second are for late freezes */
 #define SLACK_NS	50000ll		/* less is not worth a plan */
@@ -19,7 +20,6 @@
 #define REPAID_NS	1000000000ll	/* an overrun delays a slot by this at most */
 #define BINDS_NS	400000000ull	/* one that used up its budget so lately will do so again */
 #define DRAWN_NS	(BUDGET_NS - BUDGET_NS / 8)	/* with less it used much of its ceiling lately */
-#define FLICKER		16		/* points of one that leaves the GPU between two readings */
 #define EDGE_NS		100000ull	/* between two readings of one that works */
 
 /**
@@ -76,99 +76,47 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
 }
 
-/* The part of @slot, which has work, of a time in which those of @busy have. @on: the one on the
- * GPU, 0: not known. Of pieces shorter than the timeslices each has its length, whatever its
- * timeslice: it is charged an equal part at least.
+/* The part of @slot of a time that is divided among @ran. Of pieces shorter than the timeslices each
+ * has its length, whatever its timeslice: it is charged an equal part at least.
  */
-static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 busy, u32 on, u64 len_ns)
+static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 ran, u64 len_ns)
 {
-	u32 ran = t->run_mask & t->opened_mask & (busy | ~t->known_mask), n = 0;
-	u64 share_ns;
+	u64 share_ns, n = 0;
 
 	if (may_have_all(t, slot, ran))
 		return (s64)len_ns;
-	if (on)
-		return on >> slot & 1 ? (s64)len_ns : 0;
+	if (!(ran >> slot & 1))
+		return 0;
 	share_ns = cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
 	for (; ran; ran &= ran - 1)
 		n++;
-	return (s64)(n && share_ns < len_ns / n ? len_ns / n : share_ns);
+	return (s64)(share_ns < len_ns / n ? len_ns / n : share_ns);
 }
 
-static u64 block_ns(const struct cgpu_sched *t, u32 slot)
+static u32 measured(const struct cgpu_sched *t)
 {
-	const struct cgpu_sched_entity *s = &t->slot[slot];
-
-	return (u64)(s->tsgs ? s->tsgs : 1) * cgpu_hw_timeslice_us(t, s) * 1000;
+	return t->paused ? 0 : t->ceiling_mask & t->known_mask & t->run_mask & t->opened_mask;
 }
 
-/* None of @slots can have been on the GPU since on_ns: its timeslice would not be over. */
-static bool waited(const struct cgpu_sched *t, u32 slots)
+/* Awake without work, @ran are charged while others wait for them: they have lost that time to it. */
+static u32 kept(const struct cgpu_sched *t, u32 ran, bool wait)
 {
-	for (; slots; slots &= slots - 1)
-		if (t->last_ns - t->on_ns >= block_ns(t, __builtin_ctz(slots)))
-			return false;
-	return true;
-}
-
-/* It was not known which of several slots with work was on the GPU, and the work of @ended is over,
- * that of @busy not: by their timeslices that one had all, and they had nothing.
- */
-static void settle(struct cgpu_sched *t, u32 ended, u32 busy)
-{
-	u32 mask, sure = cgpu_is_one(ended) && waited(t, busy);
-
-	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
-		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-
-		if (sure && (mask & -mask & ended))
-			s->ceiling_budget_ns -= s->open_ns - s->shared_ns;
-		else if (sure && (mask & -mask & busy))
-			s->ceiling_budget_ns += s->shared_ns;
-		s->open_ns = 0;
-		s->shared_ns = 0;
-	}
-}
-
-/* Which slot the hardware runs. One that is the only one with work has the GPU to the end of its
- * timeslice, whoever wakes meanwhile: of pieces that are shorter the first has all, and not its
- * part. After it the only other one has it; which of several is known when the work of one of them
- * is over. One with gaps that readings miss loses it in each.
- */
-static void find_on(struct cgpu_sched *t, u32 was_busy)
-{
-	u32 ran = t->run_mask & t->opened_mask, busy = ran & t->busy_mask, on = t->on_mask & busy;
-	u32 ended = was_busy & ran & ~busy;
-
-	if (ran & ~t->known_mask)
-		busy = ended = 0;
-	if (on && busy) {
-		if (t->last_ns - t->on_ns < block_ns(t, __builtin_ctz(on)))
-			return;
-		busy &= busy == on ? ~0u : ~on;
-	}
-	if (!t->on_mask && !ended && busy && !cgpu_is_one(busy))
-		return;
-	settle(t, t->on_mask ? 0 : ended, busy);
-	t->on_mask = cgpu_is_one(busy) && t->slot[__builtin_ctz(busy)].flicker < FLICKER ? busy : 0;
-	t->on_ns = t->last_ns;
+	return wait && !(ran & (t->busy_mask | ~t->known_mask)) ? ran : 0;
 }
 
 static void charge(struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
 {
-	struct cgpu_sched_entity *s = &t->slot[slot];
-	s64 ns = part_ns(t, slot, busy, t->on_mask, len_ns);
+	u32 ran = cgpu_on_of(t, t->run_mask & t->opened_mask & (busy | ~t->known_mask));
+	s64 ns = part_ns(t, slot, ran, len_ns);
 
-	s->ceiling_budget_ns -= ns;
-	if (t->on_mask)
-		return;
-	s->shared_ns += ns;
-	s->open_ns += (s64)len_ns;
+	t->slot[slot].ceiling_budget_ns -= ns;
+	if (cgpu_on_is_open(t, slot))
+		t->slot[slot].open_ceiling_ns += ns;
 }
 
 /**
- * cgpu_ceiling_charge_known() - time has passed, at the end of which the run state was read, or it stayed
- * @t: the scheduler, with that run state
+ * cgpu_ceiling_charge_before() - time has passed, at the end of which the run state was read, or it stayed
+ * @t: the scheduler, with that run state and what was on the GPU before
  * @was_busy: those that had work at the beginning
  * @ran: those that ran, by the account
  * @wait: others wait for a turn
@@ -178,26 +126,34 @@ static void charge(struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
  * as awake: a piece of work begins and ends between two of them, on average in the middle. Where
  * they are far apart most pieces begin and end between two and are not seen: one that is stands for
  * the others.
- * Awake without work it is charged while others wait for it: they have lost that time to it.
  */
-void cgpu_ceiling_charge_known(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)
+void cgpu_ceiling_charge_before(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)
 {
-	u32 slots = t->ceiling_mask & t->known_mask & t->run_mask & t->opened_mask, mask;
-	u32 kept = wait && !(ran & (t->busy_mask | ~t->known_mask)) ? ran : 0;
-	u64 edge_ns = (len_ns < EDGE_NS ? len_ns : EDGE_NS) / 2;
+	u32 mask = measured(t) & ~kept(t, ran, wait) & was_busy;
 
-	if (t->paused || !t->ceiling_mask)
-		return;
-	for (mask = slots & kept; mask; mask &= mask - 1) {
+	for (; mask; mask &= mask - 1)
+		charge(t, __builtin_ctz(mask), was_busy, len_ns / 2);
+}
+
+/**
+ * cgpu_ceiling_charge_after() - the same time, with what is on the GPU now
+ * @t: the scheduler
+ * @was_busy: as above
+ * @ran: as above
+ * @wait: as above
+ * @len_ns: as above
+ */
+void cgpu_ceiling_charge_after(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns)
+{
+	u64 edge_ns = (len_ns < EDGE_NS ? len_ns : EDGE_NS) / 2;
+	u32 all = kept(t, ran, wait), slots = measured(t), mask;
+
+	for (mask = slots & all; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		t->slot[i].ceiling_budget_ns -= part_ns(t, i, kept, 0, len_ns);
+		t->slot[i].ceiling_budget_ns -= part_ns(t, i, all, len_ns);
 	}
-	slots &= ~kept;
-	for (mask = slots & was_busy; mask; mask &= mask - 1)
-		charge(t, __builtin_ctz(mask), was_busy, len_ns / 2);
-	find_on(t, was_busy);
-	for (mask = slots & t->busy_mask; mask; mask &= mask - 1)
+	for (mask = slots & ~all & t->busy_mask; mask; mask &= mask - 1)
 		charge(t, __builtin_ctz(mask), t->busy_mask,
 		       was_busy & mask & -mask ? len_ns - len_ns / 2 : len_ns - edge_ns);
 }
@@ -241,7 +197,7 @@ void cgpu_ceiling_grow(struct cgpu_sched *t, u64 len_ns)
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		s64 least = -(REPAID_NS * (s64)s->ceiling / (s64)t->max_inst);
 		/* What may be charged yet is not lost to a full budget before. */
-		s64 most = BUDGET_NS + s->open_ns - s->shared_ns;
+		s64 most = BUDGET_NS + cgpu_on_more_ns(t, __builtin_ctz(mask));
 
 		s->ceiling_budget_ns += (s64)(len_ns * s->ceiling / t->max_inst);
 		if (s->ceiling_budget_ns > most)

@@ -15,9 +15,10 @@ void cgpu_ceiling_fill(struct cgpu_sched *t, u32 slot);
 /* @slot could run for @len_ns beside the others of @ran, and got @got_ns of it by the account. */
 void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u64 len_ns);
 /* The same for all whose run state is known: @was_busy had work at the beginning, busy_mask has at the end.
- * Of @ran by the account those without work are charged if others @wait.
+ * Of @ran by the account those without work are charged if others @wait. Before and after cgpu_on_find().
  */
-void cgpu_ceiling_charge_known(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns);
+void cgpu_ceiling_charge_before(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns);
+void cgpu_ceiling_charge_after(struct cgpu_sched *t, u32 was_busy, u32 ran, bool wait, u64 len_ns);
 /* Of an overlap of @ran, charged one by one, @rest_ns is not charged to @slot yet. */
 void cgpu_ceiling_charge_rest(struct cgpu_sched *t, u32 slot, u32 ran, u64 rest_ns);
 

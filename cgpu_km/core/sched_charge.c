@@ -4,6 +4,7 @@
 
 #include "sched_debt.h"
 #include "sched_hwshare.h"
+#include "sched_on.h"
 
 /**
  * cgpu_rr_plan() - a plan begins: groups in force stay so until its calls act
@@ -76,7 +77,7 @@ u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr)
  * @nr: enum cgpu_rr_nr
  * @len_ns: how much
  */
-void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
+void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u32 has_work, u64 len_ns)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	/* A slot that used up its ceiling runs until it is frozen. */
@@ -89,12 +90,15 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	r->clock_ns += len_ns;
 	if (!r->contended)
 		return;
-	ran = cgpu_hw_with_work(t, ran);
+	ran = cgpu_on_of(t, cgpu_hw_with_work(t, ran, has_work));
 	all = cgpu_hw_weight(t, ran, true);
 	for (mask = ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
+		u64 got_ns = cgpu_hw_share(t, all, i, true, len_ns);
 
-		*cgpu_debt_deficit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, true, len_ns);
+		*cgpu_debt_deficit(t, nr, i) -= (s64)got_ns;
+		if (nr != CGPU_RR_BACKGROUND && cgpu_on_is_open(t, i))
+			t->slot[i].open_turn_ns += got_ns;
 	}
 	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
 	 * freeze: were it to open the GPU after a late thread, it would not wait for that.

@@ -96,9 +96,9 @@ bool cgpu_is_one(u32 mask)
  *
  * By the last reading. If none of them has work, all of them keep others out.
  */
-u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran)
+u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran, u32 has_work)
 {
-	u32 busy = ran & (t->busy_mask | ~t->known_mask);
+	u32 busy = ran & (has_work | ~t->known_mask);
 
 	return busy ? busy : ran;
 }

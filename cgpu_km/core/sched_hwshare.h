@@ -17,7 +17,7 @@ u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timesli
 		  u64 len_ns);
 
 /* Those of @ran, slots that may run and do not sleep, that the hardware divides the GPU among. */
-u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran);
+u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran, u32 has_work);
 
 /* TSGs of the slot of @mask that has most of them, at least 1. */
 u32 cgpu_hw_most_tsgs(const struct cgpu_sched *t, u32 mask);

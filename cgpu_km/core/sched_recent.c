@@ -38,6 +38,23 @@ void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns)
 	t->slot[slot].recent_ns[CGPU_RECENT_LONG] += got_ns;
 }
 
+/**
+ * cgpu_recent_correct() - what was noted of a slot in the last timeslice was wrong
+ * @t: the scheduler
+ * @slot: which
+ * @more_ns: so much more, or less if it is below 0
+ */
+void cgpu_recent_correct(struct cgpu_sched *t, u32 slot, s64 more_ns)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_RECENT_COUNT; i++) {
+		s64 ns = (s64)t->slot[slot].recent_ns[i] + more_ns;
+
+		t->slot[slot].recent_ns[i] = ns > 0 ? (u64)ns : 0;
+	}
+}
+
 static u64 decayed(u64 ns, u64 len_ns, u64 span_ns)
 {
 	/* In microseconds: the product of two spans in ns is near the end of 64 bits. */

@@ -10,6 +10,9 @@
 void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns);
 void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns);
 
+/* @slot ran for @more_ns more, or less, than was noted lately. */
+void cgpu_recent_correct(struct cgpu_sched *t, u32 slot, s64 more_ns);
+
 /* Those of @group, slots of one group, that had more than their part of @span. */
 u32 cgpu_recent_over(const struct cgpu_sched *t, enum cgpu_recent_span span, u32 group);
 

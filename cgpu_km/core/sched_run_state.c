@@ -14,6 +14,7 @@
 #include "sched_account.h"
 #include "sched_ceiling.h"
 #include "sched_dense.h"
+#include "sched_on.h"
 #include "sched_prio.h"
 
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
@@ -21,7 +22,7 @@
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define FLICKER_POINTS	8u	/* for a gap shorter than NEED_MIN_US; one less for each longer one */
 #define FLICKER_MAX	64u
-#define BRIEF_WORK_NS	12000000ull	/* three quarters of the longest timeslice: what it waits for counts too */
+#define BRIEF_WORK_NS	6000000ull	/* three quarters of the timeslice of equal ones */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -56,15 +57,15 @@ static u32 clamp_need(u32 need_us)
 }
 
 /* It works, or its state is unknown. A gap between two readings that was too short to be one
- * that the hardware could lend is a flicker.
+ * that the hardware could lend is a flicker. The gap of one that was frozen in it may go on.
  */
-static void note_work(struct cgpu_sched_entity *s, bool known, u64 now_ns)
+static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, u64 now_ns)
 {
 	if (!known)
 		s->worked_since_ns = 0;
 	else if (!s->worked_since_ns)
 		s->worked_since_ns = now_ns;
-	else if (s->idle_since_ns && s->flicker < FLICKER_MAX)
+	else if (s->idle_since_ns && !frozen && s->flicker < FLICKER_MAX)
 		s->flicker += FLICKER_POINTS;
 	s->idle_since_ns = 0;
 }
@@ -133,7 +134,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 			if ((known & bit) && !s->worked_since_ns)
 				cgpu_prio_charge_handover(t, __builtin_ctz(bit));
 			cgpu_dense_work(t, i, known & bit, now_ns);
-			note_work(s, known & bit, now_ns);
+			note_work(s, known & bit, frozen & bit, now_ns);
 			continue;
 		}
 		s->idle_need_us = clamp_need(s->idle_need_us);
@@ -167,11 +168,13 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 	t->busy_mask &= ~slots;
 	t->asleep_mask &= ~slots;
 	t->dense_mask &= ~slots;
+	if (t->on_mask & slots)
+		cgpu_on_forget(t);
 	for (slots &= t->live_mask; slots; slots &= slots - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(slots)];
 
 		cgpu_dense_work(t, __builtin_ctz(slots), false, 0);
-		note_work(s, false, 0);
+		note_work(s, false, false, 0);
 		s->slept_gpu_ns = s->gpu_ns;
 	}
 }

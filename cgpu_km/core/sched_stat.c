@@ -44,8 +44,8 @@ static bool is_settled(const struct cgpu_sched *t, const struct cgpu_account_now
  * @st: filled
  *
  * Context: Caller serialises. Times never go back: while calls are under way
- * they stand still until the calls are acknowledged, and gpu_ns of several that
- * run beside each other until their run state is read again.
+ * they stand still until the calls are acknowledged, and gpu_ns of several that run beside each
+ * other until their run state is read again, or until it is known which of them had the GPU.
  */
 void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		     struct cgpu_sched_stat *st)
@@ -61,7 +61,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 	if (!t->inflight && now_ns > t->last_ns)
 		since_ns = now_ns - t->last_ns;
 	cgpu_account_snapshot(t, &n);
-	st->gpu_ns = s->gpu_ns;
+	st->gpu_ns = s->gpu_ns - s->open_ns;
 	if ((n.ran >> slot & 1) && is_settled(t, &n))
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
@@ -125,7 +125,7 @@ void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
 	view->preempt_slow = s->preempt_slow;
 	view->overruns = s->overruns;
 	view->turns = s->turns;
-	view->gpu_ns = s->gpu_ns;
+	view->gpu_ns = s->gpu_ns - s->open_ns;
 }
 
 static bool is_within(u64 value, u64 least, u64 most)

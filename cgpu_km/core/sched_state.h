@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	20	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	21	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -54,8 +54,9 @@ struct cgpu_sched_entity {
 	u64 retry_ns;		/* no call of it that failed is repeated before */
 	u64 capped_ns;		/* when it last had no budget; 0: never */
 	struct cgpu_wait wait;
-	s64 open_ns;		/* it had work while it was not known which slot is on the GPU */
-	s64 shared_ns;		/* what its ceiling was charged of that */
+	u64 open_ns;		/* of gpu_ns, what may be corrected: since on_ns it is one of several */
+	u64 open_turn_ns;	/* what its turn was charged of that */
+	s64 open_ceiling_ns;	/* and its ceiling */
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
@@ -134,9 +135,9 @@ struct cgpu_sched {
 	u32 wait_mask;		/* slots with a wait under way */
 	u32 ceiling_mask;	/* slots with a ceiling that is in force */
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
-	u32 on_mask;		/* while there are ceilings: the slot on the GPU, 0: it is not known */
+	u32 on_mask;		/* one of these has the GPU; 0: it is not known */
 	u8 pad[4];
-	u64 on_ns;		/* when its timeslice began */
+	u64 on_ns;		/* since when, or when its timeslice began */
 	u64 unread_since_ns;	/* a plan with calls was made, until the next plan */
 	u32 paused;		/* 1: the system falls asleep, sleeps or wakes; all may run */
 	u32 dense_after_work;	/* 1: the reading before found work in it */
