@@ -4,7 +4,7 @@
  *
  * A thread steps with CGPU_STEP_EVENT_PLAN, does what the step says, and steps with the answer: at most
  * four calls of the driver, then CGPU_STEP_PLAN, from which it begins again, or a wait. The module's
- * thread drives it, cgpu simulate, conduct, a bench and the tests: docs/develop/scheduler.md.
+ * thread drives it, cgpu simulate, conduct, a bench and the tests: docs/develop/scheduler-state.md.
  *
  * The record is the thread's own, zeroed before the first event. It is part of the shell's ABI: a
  * core that is swapped in during a wait goes on with it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""docs/develop/scheduler.md: the words of struct cgpu_sched and struct cgpu_step, their writers, what holds of them."""
+"""docs/develop/scheduler-state.md: words of struct cgpu_sched and cgpu_step, their writers, what holds of them."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from types import CodeType
 import _build
 from corelib import ffi, lib
 
-PAGE = _build.ROOT / "docs/develop/scheduler.md"
+PAGE = _build.ROOT / "docs/develop/scheduler-state.md"
 NONE = "–"
 APART = {"slot", "rr", "pad"}  # named below the table
 

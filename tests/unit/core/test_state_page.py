@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""docs/develop/scheduler.md agrees with the code. test_turn_machine.py evaluates what it says holds."""
+"""docs/develop/scheduler-state.md agrees with the code. test_turn_machine.py evaluates what it says holds."""
 
 import re
 
