@@ -197,12 +197,16 @@ def test_what_failed_in_a_report_is_chosen_by_name(tmp_path):
 
 
 def play_all(levels, monkeypatch, idle):
-    """run_all() of all levels, with processors that are idle or not: when each level began and ended."""
-    lock, events = threading.Lock(), []
+    """run_all() of all levels, with processors that are idle or not: when each level began and ended. The first that
+    waits does so for another of its like, if there is a lane for one."""
+    lock, events, two = threading.Lock(), [], threading.Barrier(2)
 
     def run(level, nice):
         with lock:
             events.append(("began", level, nice))
+            meets = idle and level.waits and sum(what == "began" and one.waits for what, one, _ in events) <= 2
+        if meets:
+            two.wait(60)
         time.sleep(0.02)
         with lock:
             events.append(("ended", level, nice))
