@@ -44,6 +44,7 @@ SPECIAL = (
 PERSONALITY = Path("/sys/module/nvsim/parameters")
 FREEZE_RESTART = Path("/sys/module/cgpu_km/parameters/freeze_restart")  # bit N: of GPU N
 
+PM_TEST = Path("/sys/power/pm_test")  #: the kernel's own test of suspend
 #: Tests of other boots, as (reason, node id).
 ELSEWHERE = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -74,6 +75,8 @@ def why_not(item: pytest.Item, boot: str) -> str:
     needs = {need for marker in item.iter_markers("needs") for need in marker.args}
     if missing := sorted(needs - set(os.environ["OFFERS"].split())):
         return f"needs {missing[0]}"
+    if "suspend" in getattr(item, "fixturenames", ()) and not PM_TEST.exists():  # uml-smp
+        return "needs a kernel that sleeps"
     gpus = item.get_closest_marker("gpus")
     if gpus and gpus.args[0] > int(os.environ["GPUS"] or 1):
         return f"needs GPUS={gpus.args[0]}"
