@@ -18,6 +18,7 @@
 #define COUNTS		24u	/* what is longer counts for no more */
 #define SWITCH_LEAST_NS	25000u	/* gaps of less than two such are not told from none */
 
+#define BEFORE_MAX_NS	100000u	/* calls in the gap put off what is taken for its begin */
 #define LONG_NS		2000000ull	/* others have such a gap by calls too, so it counts for a part: */
 #define LONG_PARTS	8u
 #define GAPS_MAX	64u	/* so many make the mean */
@@ -51,6 +52,35 @@ static u64 between_readings(const struct cgpu_sched *t, u64 now_ns)
 void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns)
 {
 	t->slot[slot].gap_from_ns = between_readings(t, now_ns);
+}
+
+/**
+ * cgpu_dense_gap_ns() - how long the gap was that a reading ended
+ * @t: the scheduler
+ * @slot: which, with a gap that some readings found
+ * @now_ns: of the first reading with work
+ */
+u64 cgpu_dense_gap_ns(const struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	u64 end_ns = between_readings(t, now_ns), from_ns = t->slot[slot].gap_from_ns;
+
+	return end_ns > from_ns ? end_ns - from_ns : 0;
+}
+
+/**
+ * cgpu_dense_lent_ns() - how much of the gap was taken for one by the account
+ * @t: the scheduler
+ * @slot: as above
+ *
+ * From the reading before the gap to the last one in it: a time is charged by the reading at its end.
+ */
+u64 cgpu_dense_lent_ns(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 before_ns = s->idle_since_ns > s->gap_from_ns ? s->idle_since_ns - s->gap_from_ns : 0;
+
+	before_ns = before_ns < BEFORE_MAX_NS ? before_ns : BEFORE_MAX_NS;
+	return (t->read_ns > s->gap_from_ns ? t->read_ns - s->gap_from_ns : 0) + before_ns;
 }
 
 /**
@@ -126,7 +156,7 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
 		s->close_since_ns = now_ns;
 	if (!s->idle_since_ns || !s->highprio)
 		return;
-	count_gap(t, s, seen ? between_readings(t, now_ns) - s->gap_from_ns : 0);
+	count_gap(t, s, seen ? cgpu_dense_gap_ns(t, slot, now_ns) : 0);
 	judge_gaps(t, s, seen);
 }
 

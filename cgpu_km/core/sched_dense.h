@@ -11,6 +11,8 @@ u32 cgpu_dense_mask(struct cgpu_sched *t, u32 high, u64 *left_ns);
 
 /* What a reading of @slot found: no work after work, still none, or work. */
 void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns);
+u64 cgpu_dense_gap_ns(const struct cgpu_sched *t, u32 slot, u64 now_ns);
+u64 cgpu_dense_lent_ns(const struct cgpu_sched *t, u32 slot);
 void cgpu_dense_idle(struct cgpu_sched *t, u32 slot, u64 now_ns);
 void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns);
 

@@ -48,8 +48,9 @@ bool cgpu_prio_was_awake(const struct cgpu_sched *t);
 u32 cgpu_prio_probed(const struct cgpu_sched *t, u32 awake, u64 *left_ns);
 u32 cgpu_prio_kept_back(const struct cgpu_sched *t, u32 low, u64 *left_ns);
 
-/* @slot has work again after a gap in which the hardware may have run others. */
-void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
+/* @slot has work again after a gap in which the hardware may have run others; it worked until one began. */
+void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot, u64 gap_ns, u64 lent_ns);
+void cgpu_prio_charge_burst(struct cgpu_sched *t, u32 slot, u64 len_ns);
 
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group);

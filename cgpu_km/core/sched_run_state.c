@@ -71,8 +71,12 @@ static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, u64 
 }
 
 /* A gap that readings tell from none. */
-static void end_burst(struct cgpu_sched_entity *s)
+static void end_burst(struct cgpu_sched *t, u32 slot)
 {
+	struct cgpu_sched_entity *s = &t->slot[slot];
+
+	if (s->gap_from_ns > s->worked_since_ns)
+		cgpu_prio_charge_burst(t, slot, s->gap_from_ns - s->worked_since_ns);
 	s->flicker -= s->flicker > 0;
 	s->worked_since_ns = 0;
 }
@@ -132,7 +136,8 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 
 		if (!(known & ~busy & bit)) {
 			if ((known & bit) && !s->worked_since_ns)
-				cgpu_prio_charge_handover(t, __builtin_ctz(bit));
+				cgpu_prio_charge_handover(t, i, cgpu_dense_gap_ns(t, i, now_ns),
+							  cgpu_dense_lent_ns(t, i));
 			cgpu_dense_work(t, i, known & bit, now_ns);
 			note_work(s, known & bit, frozen & bit, now_ns);
 			continue;
@@ -148,7 +153,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		if (s->idle_readings < IDLE_READINGS)
 			continue;
 		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns)
-			end_burst(s);
+			end_burst(t, i);
 		cgpu_dense_idle(t, i, now_ns);
 		if (!(t->asleep_mask & bit) && now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
 			fall_asleep(t, i);

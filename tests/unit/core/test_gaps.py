@@ -326,6 +326,16 @@ def test_gaps_that_cost_more_than_they_give_are_kept(work_us, gap_us, switch_us)
     assert low == pytest.approx(0.2, abs=0.01)
 
 
+@pytest.mark.parametrize(("work_us", "gap_us"), [(1000, 150), (2000, 300), (3000, 500), (9000, 1000)])
+def test_lent_gaps_count_for_what_the_others_had(work_us, gap_us):
+    """The rest of a timeslice, for which high priority waits, is theirs, and its pieces are its own: once its budget is
+    used up it has what the ceiling leaves it."""
+    sim = beside(Closed(work_us, gap_us), 0, 80).run(6000)
+    got_ns = sim.loads[1].got_ns
+    sim.run(3000)
+    assert (sim.loads[1].got_ns - got_ns) / (3000 * MS) == pytest.approx(0.2, abs=0.015)
+
+
 def test_gaps_that_become_longer_are_lent_again():
     """And kept once they are short again. None is so long that high priority sleeps."""
     load = Closed(600, 200)
@@ -375,7 +385,7 @@ def test_gaps_that_no_control_can_lend_are_not_charged():
     assert sim.loads[0].got_ns - before > 0.99 * 2000 * MS * 100 / 120
 
 
-@pytest.mark.parametrize(("kernels", "idle_us"), [(10, 300), (20, 100)])
+@pytest.mark.parametrize(("kernels", "idle_us"), [(10, 300), (20, 120)])
 def test_gaps_that_could_be_lent_are_charged(kernels, idle_us):
     """Some such kernels, then a gap: once the first budget is used the others have what the ceiling leaves them."""
     sim = gpu(WEIGHTED, Closed(100, 20, kernels, idle_us), Load(), high=[0], prio_ratio=80).run(2000)
