@@ -118,11 +118,15 @@ def libraries() -> Iterator[None]:
 def pids() -> tuple[int, int]:
     """The process that serves, and the agent; 0: it is not there."""
     first = int(show("MainPID", UNIT))
+    return first, agent_of(first)
+
+
+def agent_of(first: int) -> int:
     try:
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
     except OSError:
         children = []
-    return first, int(children[0]) if children else 0
+    return int(children[0]) if children else 0
 
 
 def restarts() -> int:
@@ -222,7 +226,7 @@ def test_an_agent_that_fails_takes_nothing_from_the_kubelet(tmp_path: Path, how:
             resource = world.kubelet.resources[GPU_MEM]
             began = time.monotonic()
             os.kill(agent, how)
-            await eventually(lambda: pids()[1] not in (0, agent), "the next agent", WAIT_S)
+            await eventually(lambda: agent_of(first) not in (0, agent), "the next agent", WAIT_S)
             print(f"{how.name}: the next agent after {time.monotonic() - began:.1f} s")
             await asyncio.sleep(3)
             assert (pids()[0], restarts(), world.kubelet.resources[GPU_MEM]) == (first, 0, resource)
