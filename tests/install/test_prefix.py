@@ -129,7 +129,7 @@ def test_what_breaks_off_can_be_removed(tmp_path: Path) -> None:
     """In the middle of the copying, with a full disk for instance."""
     (tmp_path / "bin").mkdir()
     broken = tmp_path / "bin/cp"
-    broken.write_text('#!/bin/sh\ncase "$*" in *stage*cgpu.toml*) exit 1 ;; esac\nexec /usr/bin/cp "$@"\n')
+    broken.write_text('#!/bin/sh\ncase "$*" in *stage/etc/cgpu*) exit 1 ;; esac\nexec /usr/bin/cp "$@"\n')
     broken.chmod(0o755)
     top = some_machine(tmp_path / "root")
     before = tree(top)
