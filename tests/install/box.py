@@ -34,6 +34,7 @@ mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mkdir -p "$root/lib/modules" # which a machine without a kernel of its own may lack
 rm -f "$root/var/lib/man-db/auto-update" # no index of manual pages: half a package's time
+rm -f "$root"/usr/lib/bfd-plugins/LLVM* # which nm would load for each object of a module, where clang is
 for dir in tmp run lib/modules; do mount -t tmpfs -o mode=755 box "$root/$dir"; done
 chmod 1777 "$root/tmp"
 mkdir -p "$root$repo"
