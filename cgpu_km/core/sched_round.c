@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* How long a round of turns is, and what of it each slot has. */
+#include "sched_round.h"
+
+#include "policy.h"
 #include "sched_debt.h"
-#include "sched_rr.h"
 
 #define SCALED_SLICES	20	/* a round of scaled grants; the least is a slice if it fits */
 

@@ -11,8 +11,8 @@
 #include "sched_rr.h"
 
 #include "sched_debt.h"
+#include "sched_debtors.h"
 #include "sched_hwshare.h"
-#include "sched_resist.h"
 
 #define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
@@ -186,6 +186,7 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
 	cgpu_debt_grant(t, nr, slot, cgpu_round_grant_ns(t, slot), cgpu_round_part_ns(t, whole, slot), whole->len_ns);
+	cgpu_debtors_note(t, nr, slot, false);
 }
 
 /**
@@ -213,38 +214,6 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	continue_turn(t, nr, slot);
 	t->slot[slot].turns++;
 	return true;
-}
-
-/* Members whose kernels delay their preemption, and whose debts leave no turn, while others sleep. What sleepers
- * leave costs a slot no time: in rounds without them it would pay its debt at once, and its next kernel would
- * keep the GPU from those that wake.
- */
-static u32 debtors(struct cgpu_sched *t, u32 nr)
-{
-	struct cgpu_rr *r = &t->rr[nr];
-	u32 mask, out = 0;
-
-	if (!r->asleep)
-		return 0;
-	for (mask = r->members; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask);
-
-		if (cgpu_resist_is_slow(t, &t->slot[i]) &&
-		    *cgpu_debt_deficit(t, nr, i) < (s64)(t->slice_ns / MIN_PARTS))
-			out |= 1u << i;
-	}
-	return out;
-}
-
-/* Until debtors are granted again: as long as if all others, those that sleep as well, had their turns. */
-static u64 debtors_wait_ns(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 debtors)
-{
-	u64 round_ns = 0, age_ns = r->clock_ns - r->slot_start_ns;
-	u32 mask;
-
-	for (mask = (r->members | r->asleep) & ~debtors; mask; mask &= mask - 1)
-		round_ns += cgpu_round_grant_ns(t, __builtin_ctz(mask));
-	return age_ns < round_ns ? round_ns - age_ns : 0;
 }
 
 /* All of @members were passed over: grant the rounds in which none of them can begin at once. */
@@ -321,21 +290,33 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	return true;
 }
 
+/* One that has enough of it comes next. */
+static void grant_debtors(struct cgpu_sched *t, u32 nr, const struct cgpu_round *whole)
+{
+	u32 due = cgpu_debtors_due(t, nr, cgpu_debtors_of(t, nr));
+
+	for (; due; due &= due - 1) {
+		u32 i = __builtin_ctz(due);
+
+		grant_part(t, nr, i, whole);
+		cgpu_debtors_note(t, nr, i, true);
+		if (*cgpu_debt_deficit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
+			t->rr[nr].woken |= 1u << i;
+	}
+}
+
 static void pass_to_next(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole = cgpu_round_of(t, r);
 	u32 steps, passed = 0, waiting;
 
+	grant_debtors(t, nr, &whole);
 	if (pass_to_woken(t, nr))
 		return;
-	waiting = debtors(t, nr);
-	if (!debtors_wait_ns(t, r, waiting))
-		waiting = 0;
+	waiting = cgpu_debtors_of(t, nr);
 	if (waiting == r->members)
 		return;
-	if (!waiting)
-		r->slot_start_ns = r->clock_ns;
 	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
 		if (++r->cursor >= CGPU_SLOTS) {
 			r->cursor = 0;
@@ -349,7 +330,7 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 			return;
 		passed |= 1u << r->cursor;
 		if (passed == (r->members & ~waiting)) {
-			waiting |= debtors(t, nr);
+			waiting |= cgpu_debtors_of(t, nr);
 			if (waiting == r->members)
 				return;
 			skip_rounds(t, nr, r->members & ~waiting, &whole);
@@ -438,9 +419,9 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	if (r->curr >= CGPU_SLOTS)
 		pass_to_next(t, nr);
 	if (r->curr >= CGPU_SLOTS) {
-		wait = debtors(t, nr);
+		wait = cgpu_debtors_of(t, nr);
 		if (wait)
-			*left_ns = debtors_wait_ns(t, r, wait);
+			*left_ns = cgpu_debtors_wait_ns(t, nr, wait);
 		return 0;
 	}
 	*left_ns = cgpu_turn_left_ns(t, nr);

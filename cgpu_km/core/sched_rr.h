@@ -6,6 +6,7 @@
 #include "env.h"
 #include "policy.h"
 #include "sched_gpu.h"
+#include "sched_round.h"
 
 /* struct cgpu_rr, running. Both while calls are under way that change nothing of it. */
 #define CGPU_RR_PLANNED		1u	/* by the last plan */
@@ -15,14 +16,6 @@
 #define CGPU_APART_TURNS	3
 
 #define CGPU_RR_STEPS_MAX	(4 * CGPU_SLOTS)
-
-/* How long a round is, and what of it goes to the context switches its turns begin with.
- * In a fixed round the empty slices make room for those, if there are any.
- */
-struct cgpu_round {
-	u64 len_ns;
-	u64 lost_ns;
-};
 
 /* The masks of struct cgpu_sched, after a slot was changed. */
 void cgpu_rr_refresh(struct cgpu_sched *t);
@@ -47,9 +40,6 @@ u32 cgpu_rr_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *lef
 u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);
 
 /* One turn; for the two kinds of round. */
-struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr *r);
-u64 cgpu_round_grant_ns(const struct cgpu_sched *t, u32 slot);
-s64 cgpu_round_part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u32 slot);
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole);
 bool cgpu_turn_over(struct cgpu_sched *t, u32 nr);
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr);

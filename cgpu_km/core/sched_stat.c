@@ -164,7 +164,7 @@ static bool groups_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_RR_COUNT; i++) {
 		const struct cgpu_rr *r = &t->rr[i];
 
-		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->cursor > CGPU_SLOTS)
+		if ((r->members | r->asleep | r->woken | r->ahead) >> CGPU_SLOTS || r->cursor > CGPU_SLOTS)
 			return false;
 		if (!is_slot_or_none(r->curr) || !is_slot_or_none(r->resume))
 			return false;

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	21	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	22	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -48,6 +48,7 @@ struct cgpu_sched_entity {
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u16 idle_need_us, idle_readings;	/* without work: how long until its time is lent; in a row */
+	u64 granted_ns[2];	/* clock of its last grant; [1]: beside */
 	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 ceiling;		/* in parts of max_inst, 0: none; at least weight */
 	u64 woken_ns;		/* when it had work again after it slept, or budget after none */
@@ -89,9 +90,9 @@ struct cgpu_rr {
 	u8 running;		/* CGPU_RR_*: in force, its clock runs */
 	u8 contended;		/* another slot waits: turns are charged */
 	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
-	u8 pad[4];
+	u32 ahead;		/* slots that were last granted at their time, not at their place */
 	u64 clock_ns;
-	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins; else: of the last grant to a debtor */
+	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins */
 	u64 deadline_ns;	/* clock at which the turn ends whatever its entity got */
 	u64 round;
 };

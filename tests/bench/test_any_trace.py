@@ -44,7 +44,7 @@ def any_trace(seed: int) -> Cell:
     return Cell(trace, rng.choice(sched.CARDS), OURS, rng.choice([1, 2, 3]), rng.choice([5000, 10_000]))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_trace_holds_the_bars(seed: int) -> None:
     """All of them where no call is slow."""
     cell = any_trace(seed)
@@ -103,7 +103,7 @@ def test_work_with_gaps_has_its_part_or_what_the_drivers_timeslices_give() -> No
     """Nearly: pieces of 1 ms wait for whole ones of others (policies.md). Charged by their timeslices, not by what they
     had of these, a fifth of all had less than nine tenths of it, the least a fourteenth."""
     found = []
-    for seed in range(30):
+    for seed in range(40):
         cell = any_mix(seed)
         ours, driver = parts(cell, seed), parts(replace(cell, rule="driver-round-robin", policy=None), seed)
         due = [min(1 / len(ours), part) for part in driver]

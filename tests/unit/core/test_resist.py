@@ -137,6 +137,22 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
     assert (loads[0].got_ns - before) / (sim.time_ns - began) < most
 
 
+def test_one_that_slow_calls_made_look_so_has_its_part():
+    """Some wake and some sleep whenever a turn ends. A debt of 2 ms and two slow calls were enough for no grant
+    for seconds."""
+    turn = Turn(PREEMPT, slice_ms=9, controls=BOTH, switch_us=70)
+    loads = [Load(), Load(), Steps(60, 4.5), Steps(3, 6), Steps(8, 3), Steps(0.5, 6), Steps(2, 6), Steps(5, 6)]
+    sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads})
+    sim.run(1000)
+    before, began = [load.got_ns for load in loads], sim.time_ns
+    for _ in range(60):
+        turn.t.slot[2].slow_freezes = turn.t.slot[6].slow_freezes = 72
+        sim.run(50)
+    got = [(load.got_ns - ns) / (sim.time_ns - began) for load, ns in zip(loads, before, strict=True)]
+    assert got[2] > 0.8 / len(loads)
+    assert got[6] > 0.8 / len(loads)
+
+
 @pytest.mark.parametrize(
     ("kernel_ms", "training", "service"),
     [(1, Load, every(7, 1)), (3, lambda: Steps(5, 2), every(7, 1)), (7, lambda: Steps(5, 2), every(1e6, 1))],
