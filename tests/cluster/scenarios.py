@@ -157,6 +157,8 @@ def test_the_author_cannot_choose_more(stand: Stand) -> None:
     body = pod(fresh("greedy"), container("main", gib=3, env=greedy))
     body["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "80"}
     stand.check(stand.run(body))
+    stand.api.delete_pod(body["metadata"]["name"])
+    until(lambda: not stand.api.pods(), "the kubelet has removed all of it", stand.seconds)
 
 
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done")

@@ -336,11 +336,14 @@ class Stand:
         return self.running(body["metadata"]["name"])
 
     def clear(self) -> None:
-        """Removes every pod, and waits until no slice is left."""
+        """Removes every pod, and waits until no slice is left and no container runs. The kubelet removes a pod after
+        its sandbox, and looks for ended ones once a minute: what is left of the pods is removed without it."""
         for kind in ("apps/v1/namespaces/default/deployments", "batch/v1/namespaces/default/jobs"):
             self.api("DELETE", f"/apis/{kind}?propagationPolicy=Background")
         self.api("DELETE", "/api/v1/namespaces/default/pods")
         until(lambda: not self.slices(), "no slice is left", self.seconds)
+        until(lambda: not any(map(container_ids, self.api.pods())), "no container runs", self.seconds)
+        self.api("DELETE", "/api/v1/namespaces/default/pods", {"gracePeriodSeconds": 0})
         until(lambda: not self.api.pods(), "no pod is left", self.seconds)
 
     def check(self, found: Object) -> int:
