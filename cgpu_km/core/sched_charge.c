@@ -75,6 +75,7 @@ u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr)
  * cgpu_rr_charge() - time has passed with what is in force
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
+ * @has_work: slots that had work in that time
  * @len_ns: how much
  */
 void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u32 has_work, u64 len_ns)

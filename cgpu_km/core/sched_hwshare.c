@@ -93,6 +93,7 @@ bool cgpu_is_one(u32 mask)
  * cgpu_hw_with_work() - slots that the hardware divides the GPU among
  * @t: the scheduler
  * @ran: slots that may run and do not sleep
+ * @has_work: those of them with work
  *
  * By the last reading. If none of them has work, all of them keep others out.
  */
