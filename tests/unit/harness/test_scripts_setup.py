@@ -13,6 +13,12 @@ REPO = Path(__file__).resolve().parents[3]
 FILES = ("scripts/setup", "scripts/debian-archive", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
 PACKAGES = ("apt-get", "dpkg-query")  # nothing is installed by a test
 
+#: Its environments have no pip, which takes seconds to install and would find nothing.
+PYTHON = """#!/bin/sh
+[ "$1 $2" = "-m venv" ] || exec /usr/bin/python3 "$@"
+/usr/bin/python3 -m venv --without-pip "$3" && sed -i 's/--without-pip //' "$3/pyvenv.cfg"
+"""
+
 
 @pytest.fixture
 def programs(tmp_path):
@@ -43,6 +49,15 @@ def checkout(tmp_path):
     return place
 
 
+@pytest.fixture
+def other_python(tmp_path, monkeypatch):
+    path = tmp_path / "python3.99"
+    path.write_text(PYTHON)
+    path.chmod(0o755)
+    monkeypatch.setenv("SYSTEM_PYTHON", str(path))
+    return path
+
+
 def setup(place, programs):
     """Offline: pip finds nothing, so an environment that is made again does not become complete."""
     environ = {**os.environ, "PATH": str(programs), "PIP_NO_INDEX": "1"}
@@ -58,15 +73,11 @@ def test_a_checkout_that_stays_is_done(checkout, programs):
     assert (done.returncode, done.stderr) == (0, ""), "by another name it is the same one"
 
 
-def test_another_python_makes_it_again(checkout, programs, monkeypatch):
-    other = checkout.parent / "python3.99"
-    other.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
-    other.chmod(0o755)
-    monkeypatch.setenv("SYSTEM_PYTHON", str(other))
+def test_another_python_makes_it_again(checkout, programs, other_python):
     done = setup(checkout, programs)
     assert done.returncode != 0, "it would have had to install"
     assert "setup: venv: build/venv is of another Python, making it again" in done.stderr
-    assert (checkout / "build/venv/.python").read_text() == f"{other}\n"
+    assert (checkout / "build/venv/.python").read_text() == f"{other_python}\n"
 
 
 @pytest.mark.parametrize("python", ["python3.11", "/usr/bin/python 3"])
@@ -78,6 +89,7 @@ def test_a_python_that_is_no_path_is_named(checkout, programs, monkeypatch, pyth
 
 
 @pytest.mark.parametrize("how", ["moved", "copied"])
+@pytest.mark.usefixtures("other_python")
 def test_a_checkout_that_was_moved_or_copied_is_not_done(checkout, programs, how):
     other = checkout.parent / "other"
     if how == "moved":
