@@ -19,7 +19,7 @@
 #include "sched_hwshare.h"
 #include "sched_recent.h"
 
-#define FLICKER		16u	/* points of one that leaves the GPU between two readings */
+#define FLICKER		96u	/* points of one that leaves the GPU between two readings */
 
 static u32 running(const struct cgpu_sched *t)
 {

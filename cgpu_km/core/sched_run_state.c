@@ -20,8 +20,9 @@
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
 #define IDLE_READINGS	3u	/* without work, in a row */
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
-#define FLICKER_POINTS	8u	/* for a gap shorter than NEED_MIN_US; one less for each longer one */
-#define FLICKER_MAX	64u
+#define FLICKER_POINTS	48u	/* for a gap shorter than NEED_MIN_US; one less for each reading without */
+#define FLICKER_LONGER	6u	/* and so many less for each longer one */
+#define FLICKER_MAX	204u
 #define BRIEF_WORK_NS	6000000ull	/* three quarters of the timeslice of equal ones */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
@@ -59,7 +60,7 @@ static u32 clamp_need(u32 need_us)
 /* It works, or its state is unknown. A gap between two readings that was too short to be one
  * that the hardware could lend is a flicker. The gap of one that was frozen in it may go on.
  */
-static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, u64 now_ns)
+static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, bool alone, u64 now_ns)
 {
 	if (!known)
 		s->worked_since_ns = 0;
@@ -67,6 +68,8 @@ static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, u64 
 		s->worked_since_ns = now_ns;
 	else if (s->idle_since_ns && !frozen && s->flicker < FLICKER_MAX)
 		s->flicker += FLICKER_POINTS;
+	else if (alone)
+		s->flicker -= s->flicker > 0;
 	s->idle_since_ns = 0;
 }
 
@@ -77,7 +80,7 @@ static void end_burst(struct cgpu_sched *t, u32 slot)
 
 	if (s->gap_from_ns > s->worked_since_ns)
 		cgpu_prio_charge_burst(t, slot, s->gap_from_ns - s->worked_since_ns);
-	s->flicker -= s->flicker > 0;
+	s->flicker -= s->flicker < FLICKER_LONGER ? s->flicker : FLICKER_LONGER;
 	s->worked_since_ns = 0;
 }
 
@@ -139,7 +142,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 				cgpu_prio_charge_handover(t, i, cgpu_dense_gap_ns(t, i, now_ns),
 							  cgpu_dense_lent_ns(t, i));
 			cgpu_dense_work(t, i, known & bit, now_ns);
-			note_work(s, known & bit, frozen & bit, now_ns);
+			note_work(s, known & bit, frozen & bit, t->on_mask == bit, now_ns);
 			continue;
 		}
 		s->idle_need_us = clamp_need(s->idle_need_us);
@@ -179,7 +182,7 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(slots)];
 
 		cgpu_dense_work(t, __builtin_ctz(slots), false, 0);
-		note_work(s, false, false, 0);
+		note_work(s, false, false, false, 0);
 		s->slept_gpu_ns = s->gpu_ns;
 	}
 }
