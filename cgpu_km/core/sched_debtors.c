@@ -6,8 +6,8 @@
 #include "sched_resist.h"
 #include "sched_round.h"
 
-/* As if all others, those that sleep as well, had their turns since its last grant. A group that begins anew has a
- * new clock.
+/* As if all others, those that sleep as well, had their turns since its last grant. A group that
+ * begins anew has a new clock.
  */
 static u64 wait_ns(const struct cgpu_sched *t, u32 nr, u32 slot, u32 debtors)
 {
@@ -37,10 +37,10 @@ static u32 not_due(const struct cgpu_sched *t, u32 nr, u32 mask, u32 debtors)
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rr_nr
  *
- * Those whose kernels delay their preemption, and whose debts leave no turn, while others sleep. What
- * sleepers leave costs a slot no time: in rounds without them it would pay its debt at once, and its
- * next kernel would keep the GPU from those that wake. Of one that was granted meanwhile the next place in
- * the round comes too soon.
+ * Those whose kernels delay their preemption, and whose debts leave no turn, while others sleep.
+ * What sleepers leave costs a slot no time: in rounds without them it would pay its debt at once,
+ * and its next kernel would keep the GPU from those that wake. Of one that was granted meanwhile
+ * the next place in the round comes too soon.
  */
 u32 cgpu_debtors_of(struct cgpu_sched *t, u32 nr)
 {

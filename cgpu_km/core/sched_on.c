@@ -2,12 +2,12 @@
 /*
  * Which slot the hardware runs, by which had work first and whose work is over.
  *
- * The hardware runs a slot until its work or its timeslice is over, then the next one that has work.
- * A run state shows who has work, not who has the GPU. But the only one with work has it, and keeps
- * it to the end of its timeslice, whoever wakes meanwhile. Then the only other one has it. And one
- * whose work is over had it until then. So work that is shorter than a timeslice is charged its
- * length. By timeslices one with pieces of 2 ms, which waits for 8 ms of another one with each, would
- * be charged half of that wait.
+ * The hardware runs a slot until its work or its timeslice is over, then the next one that has
+ * work. A run state shows who has work, not who has the GPU. But the only one with work has it, and
+ * keeps it to the end of its timeslice, whoever wakes meanwhile. Then the only other one has it. And
+ * one whose work is over had it until then. So work that is shorter than a timeslice is charged its
+ * length. By timeslices one with pieces of 2 ms, which waits for 8 ms of another one with each,
+ * would be charged half of that wait.
  *
  * Where it is only known that one of several has it, their timeslices divide the time. That is open
  * for a timeslice: if the work of one of them is over within it, that one had all of the time.
@@ -86,7 +86,8 @@ u64 cgpu_on_until_ns(const struct cgpu_sched *t, u32 was_busy, u64 from_ns)
  * @t: the scheduler
  * @ran: slots that ran
  *
- * Return: those of on_mask. Where none of @ran is: all, as for the turns of some beside high priority.
+ * Return: those of on_mask. Where none of @ran is: all, as for the turns of some beside high
+ * priority.
  */
 u32 cgpu_on_of(const struct cgpu_sched *t, u32 ran)
 {
@@ -113,8 +114,8 @@ s64 cgpu_on_more_ns(const struct cgpu_sched *t, u32 slot)
 	return cgpu_on_is_open(t, slot) ? (s64)(t->last_ns - t->on_ns) - t->slot[slot].open_ceiling_ns : 0;
 }
 
-/* The time that was open is over. @had: the slot that had all of it; 0: it is not known which. Of the turns only
- * those are charged for it that were, in one group.
+/* The time that was open is over. @had: the slot that had all of it; 0: it is not known which. Of
+ * the turns only those are charged for it that were, in one group.
  */
 static void settle(struct cgpu_sched *t, u32 had)
 {
@@ -153,12 +154,14 @@ static void settle(struct cgpu_sched *t, u32 had)
  * @was_busy: those that had work before
  * @until_ns: from cgpu_on_until_ns()
  *
- * Its timeslices follow each other while one is alone. With several TSGs the next of them may come after
- * others. Work of another slot that is over although it should have waited shows that nothing is known.
+ * Its timeslices follow each other while one is alone. With several TSGs the next of them may come
+ * after others. Work of another slot that is over although it should have waited shows that nothing
+ * is known.
  */
 void cgpu_on_find(struct cgpu_sched *t, u32 was_busy, u64 until_ns)
 {
-	u32 ran = running(t), busy = ran & t->busy_mask, ended = was_busy & ran & ~busy, on = t->on_mask, had = 0;
+	u32 ran = running(t), busy = ran & t->busy_mask, ended = was_busy & ran & ~busy;
+	u32 on = t->on_mask, had = 0;
 	u64 age_ns = until_ns - t->on_ns, since_ns = until_ns + t->switch_ns;
 
 	if (ran & ~t->known_mask) {
