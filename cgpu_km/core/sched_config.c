@@ -363,7 +363,7 @@ int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns)
 }
 
 /**
- * cgpu_sched_set_prio_ratio() - change the ceiling of high priority
+ * cgpu_sched_set_prio_ratio() - change the quota of high priority
  * @t: the scheduler
  * @prio_ratio: percent of each 100 ms
  * @now_ns: monotonic

@@ -195,14 +195,14 @@ static bool obeys_timeslices(const struct cgpu_sched *t, u32 mask)
 }
 
 /**
- * cgpu_prio_is_held() - do the timeslices alone leave the others what the ceiling leaves them
+ * cgpu_prio_is_held() - do the timeslices alone leave the others what the quota leaves them
  * @t: the scheduler, accounted up to now
  * @high: high-priority slots that may run, one at a time
  * @low: the others that have opened the GPU, one at a time
  * @ts_scale: cgpu_prio_ts_scale(); raised where high priority that uses little has several TSGs
  * @left_ns: lowered to the time until the answer may change without an event
  *
- * Whenever one of @low has work it has its part of the hardware's round. With a ceiling of 95 that
+ * Whenever one of @low has work it has its part of the hardware's round. With a quota of 95 that
  * is enough, whatever high priority does; with a lower one while it uses less than it may. If it was frozen
  * for the rest of each 100 ms, it would wait for nothing.
  *
@@ -229,7 +229,7 @@ bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_sc
 }
 
 /* What can still come of this period's time without high priority: what is left of the
- * period when the ceiling is used up without a break. Kept without that, it would be lost.
+ * period when the quota is used up without a break. Kept without that, it would be lost.
  */
 static u64 still_to_come_ns(const struct cgpu_sched *t)
 {

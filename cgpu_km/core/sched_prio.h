@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* highprio: the ceiling of 100 ms periods, caps beside it, timeslices. Inside
+/* highprio: the quota of 100 ms periods, caps beside it, timeslices. Inside
  * the core only.
  */
 #ifndef CGPU_CORE_SCHED_PRIO_H
@@ -12,10 +12,10 @@
 #define CGPU_PRIO_SLACK_NS	250000ull	/* less than a control call: not worth one */
 #define CGPU_PRIO_TS_SCALE_MAX	8u	/* 64 ms */
 
-/* Is the ceiling used up? @left_ns is lowered to when that may change. */
+/* Is the quota used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
-/* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? @left_ns is lowered to when
+/* Do the timeslices alone hold @high to the quota beside @low, one at a time? @left_ns is lowered to when
  * that may change.
  */
 bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns);
@@ -29,7 +29,7 @@ u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64
 /* Timeslices or a budget hold high priority: it has no period. */
 void cgpu_prio_end_period(struct cgpu_sched *t);
 
-/* With the run state of every high-priority slot known, the ceiling is a budget. */
+/* With the run state of every high-priority slot known, the quota is a budget. */
 s64 cgpu_prio_budget_max_ns(const struct cgpu_sched *t);
 void cgpu_prio_fill_budget(struct cgpu_sched *t);
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted);

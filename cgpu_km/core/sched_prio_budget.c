@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* High priority: the ceiling as a budget. */
+/* High priority: the quota as a budget. */
 #include "sched_prio.h"
 
 #include "sched_dense.h"
@@ -40,7 +40,7 @@ void cgpu_prio_end_period(struct cgpu_sched *t)
 }
 
 /**
- * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms periods
+ * cgpu_prio_set_budgeted() - the quota is a budget, or a part of 100 ms periods
  * @t: the scheduler
  * @budgeted: the run state of every high-priority slot is known
  *

@@ -112,7 +112,7 @@ struct cgpu_sched {
 	u32 ts_dirty_mask;	/* TSGs that may lack the timeslice */
 	u32 ts_failed_mask;	/* the last attempt to set their timeslice failed */
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
-	u32 prio_throttled;	/* the ceiling is used up until the 100 ms end */
+	u32 prio_throttled;	/* the quota is used up until the 100 ms end */
 	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
 	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_runtime_ns;
@@ -130,7 +130,7 @@ struct cgpu_sched {
 	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
 	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
 	s64 prio_budget_ns;	/* what high priority may still run without a break */
-	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms periods are not used */
+	u32 prio_budgeted;	/* 1: the quota is a budget, the 100 ms periods are not used */
 	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
 	u32 opened_weight[2];	/* the sum of theirs */
 	u32 wait_mask;		/* slots with a wait under way */

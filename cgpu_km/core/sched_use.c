@@ -3,7 +3,7 @@
  * What high priority uses, by the driver's utilisation samples.
  *
  * Without a run state nothing else shows whether high priority works. Five samples a second are too few
- * to decide who runs next. They show within seconds whether high priority leaves the others what its ceiling
+ * to decide who runs next. They show within seconds whether high priority leaves the others what its quota
  * leaves them, and then it need not be frozen for the rest of each 100 ms.
  *
  * Each sample adds what high priority may use, and one of high priority takes a whole sample. So the credit
@@ -14,7 +14,7 @@
 
 #define PERCENT		100u
 #define UNSPREAD	160u		/* no more by samples that may all fall at one place of the periods */
-#define MARGIN_PERCENT	10u		/* a ceiling so much lower until it is certain */
+#define MARGIN_PERCENT	10u		/* a quota so much lower until it is certain */
 #define LEAST_RATIO	75u		/* with less, one that stops for the samples would gain too much */
 #define FRESH_NS	5000000000ull	/* they come once a second, the newest a second old */
 #define LOOK_NS		250000000ull	/* another thread takes them */
@@ -23,7 +23,7 @@
  * cgpu_use_begin() - the credit is full, and counts once a sample leaves it full
  * @t: the scheduler, of which none has opened the GPU
  *
- * Until then periods hold high priority: taken to use little it would have more than its ceiling for seconds, if it
+ * Until then periods hold high priority: taken to use little it would have more than its quota for seconds, if it
  * always works.
  */
 void cgpu_use_begin(struct cgpu_sched *t)
@@ -101,11 +101,11 @@ bool cgpu_use_is_sampled(const struct cgpu_sched *t, u64 now_ns)
 }
 
 /**
- * cgpu_use_is_little() - does high priority use less than its ceiling
+ * cgpu_use_is_little() - does high priority use less than its quota
  * @t: the scheduler, accounted up to now
  * @left_ns: lowered to when to look again, if it does
  *
- * A tenant that knows when the samples are taken, and does not work then, is not seen. So a low ceiling
+ * A tenant that knows when the samples are taken, and does not work then, is not seen. So a low quota
  * does not depend on them.
  *
  * Return: by the samples of the last seconds; false: it does not, or nothing shows it.

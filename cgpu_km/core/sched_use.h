@@ -20,7 +20,7 @@ void cgpu_use_note(struct cgpu_sched *t, u32 thawed, u32 on, u64 at_ns);
 /* Was there one lately? */
 bool cgpu_use_is_sampled(const struct cgpu_sched *t, u64 now_ns);
 
-/* Does high priority use less than its ceiling? @left_ns is lowered to when to look again. */
+/* Does high priority use less than its quota? @left_ns is lowered to when to look again. */
 bool cgpu_use_is_little(const struct cgpu_sched *t, u64 *left_ns);
 
 #endif

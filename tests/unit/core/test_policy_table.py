@@ -296,7 +296,7 @@ MEASURED = {
     "H wakes, one other: until its first work": ([1, 2, 3, 4], 3, 1, "free"),
     "H wakes, four others, policies 1 and 2": ([1, 2], 3, 4, "free"),
     "H wakes, four others, policy 4": ([4], 3, 4, "free"),
-    "H wakes after the ceiling was reached": ([1, 2, 3, 4], 3, 1, "frozen"),
+    "H wakes after the quota was used up": ([1, 2, 3, 4], 3, 1, "frozen"),
     "H sleeps: until another one works": ([1, 2, 4], 3, 4, "back"),
     "H sleeps, without the timeslice control": ([1, 2, 3], FREEZE, 1, "back"),
 }
