@@ -24,6 +24,7 @@
 #define FLICKER_LONGER	6u	/* and so many less for each longer one */
 #define FLICKER_MAX	204u
 #define BRIEF_WORK_NS	6000000ull	/* three quarters of the timeslice of equal ones */
+#define COUNTS_NS	2000000ull	/* so much of it counts, and shorter work for a part of that */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -85,16 +86,19 @@ static void end_burst(struct cgpu_sched *t, u32 slot)
 }
 
 /* What it was charged since it last fell asleep is about what its work took. By a counter again: of
- * requests that come by chance some come together.
+ * requests that come by chance some come together. Longer work counts for as much brief work as it would
+ * make, and work of less than COUNTS_NS if the sum of all passes a multiple of that in it: else a slot
+ * with long work could pass for one of brief work by pieces that cost it nothing.
  */
 static void fall_asleep(struct cgpu_sched *t, u32 slot)
 {
 	struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 took_ns = s->gpu_ns - s->slept_gpu_ns, longer = took_ns / BRIEF_WORK_NS;
 
-	if (s->gpu_ns - s->slept_gpu_ns <= BRIEF_WORK_NS)
+	if (took_ns > BRIEF_WORK_NS)
+		s->brief_work -= longer < s->brief_work ? longer : s->brief_work;
+	else if (s->gpu_ns / COUNTS_NS != s->slept_gpu_ns / COUNTS_NS)
 		s->brief_work += s->brief_work < CGPU_BRIEF_WORK_MAX;
-	else
-		s->brief_work -= s->brief_work > 0;
 	s->slept_gpu_ns = s->gpu_ns;
 	s->full_turns = 0;
 	t->asleep_mask |= 1u << slot;

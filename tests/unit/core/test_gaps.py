@@ -218,14 +218,23 @@ def test_work_that_ends_soon_has_long_timeslices(length_ms, timeslice_us):
 
 
 def test_work_that_becomes_longer_loses_its_long_timeslice():
-    """After half as many pieces as points: one of them is no sign."""
+    """One of them is no sign. Each of 30 ms counts as five of 6."""
     load = [*every(20, 2, until_ms=1000), *every(100, 30, 1000, until_ms=4000)]
     sim, seen = gpu(WEIGHTED, Load(load), Load(every(20, 2, 7))).run(1000), []
     for _ in range(30):
         seen.append(sim.turn.t.slot[0].timeslice_us)
         sim.run(100)
-    assert seen[:6] == [16_000] * 6
+    assert seen[:2] == [16_000] * 2
     assert seen[-15:] == [8000] * 15
+
+
+def test_pieces_that_cost_nothing_make_no_brief_work():
+    """With eight pieces of 40 us for each of 26 ms a container ran in others' turns as one of requests does, and had 41 %
+    of an A100 beside pieces of 2 ms and one that always works, which had 20 and 34; now 33, 26 and 34."""
+    long = [(i * 100 * MS, 30 * MS) for i in range(40)]
+    tiny = [(int((40 + i % 8 + 100 * (i // 8)) * MS), MS // 20) for i in range(320)]
+    sim = gpu(WEIGHTED, Load(sorted(long + tiny)), Load(every(1, 0.1)), Load(every(20, 2, 7))).run(3000)
+    assert [sim.turn.t.slot[i].brief_work for i in sim.loads] == [0, 15, 15]
 
 
 def test_closing_the_gpu_makes_no_long_work():
