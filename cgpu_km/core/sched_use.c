@@ -114,7 +114,7 @@ bool cgpu_use_is_little(const struct cgpu_sched *t, u64 *left_ns)
 {
 	if (!t->use_little || t->prio_ratio < LEAST_RATIO || !cgpu_use_is_sampled(t, t->last_ns))
 		return false;
-	if (LOOK_NS < *left_ns)
+	if (*left_ns > LOOK_NS)
 		*left_ns = LOOK_NS;
 	return true;
 }

@@ -108,6 +108,7 @@ int ckm_view_mmap_system(struct ckm_backing *backing, struct vm_area_struct *vma
 {
 	int ret = -ENXIO;
 
+	/* Of ckm_view_begin_locked(): what it wrote before is seen. */
 	if (!smp_load_acquire(&backing->view_made))
 		return -EINVAL;
 	down_read(&backing->view_lock);
@@ -133,6 +134,7 @@ void ckm_view_begin_locked(struct ckm_backing *backing, struct ckm_obj *memory, 
 		map->view = view;
 	else
 		hlist_add_head(&view->of, &memory->views);
+	/* Read by ckm_view_mmap_system(), without the lock. */
 	smp_store_release(&backing->view_made, true);
 }
 
