@@ -309,10 +309,10 @@ static bool freeze_slot(struct work *w)
 	return failure == NV_OK;
 }
 
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, u32 *part)
+u32 ckm_ctrl_set_frozen(struct ckm_gpu *gpu, u32 mask, bool frozen, u32 *part)
 {
 	const struct ckm_channel_filter all = {};
-	struct work w = { .gpu = gpu, .filter = &all, .freeze = freeze };
+	struct work w = { .gpu = gpu, .filter = &all, .freeze = frozen };
 	u32 done = 0;
 
 	lockdep_assert_held(&gpu->ctrl_lock);

@@ -91,7 +91,7 @@ bool has(u32 channel)
 
 u32 freeze(u32 mask, bool as)
 {
-	u32 part = 0, done = ckm_ctrl_freeze(&gpu, mask, as, &part);
+	u32 part = 0, done = ckm_ctrl_set_frozen(&gpu, mask, as, &part);
 
 	return done | (gpu.lock ? 1u << 31 : 0);
 }
