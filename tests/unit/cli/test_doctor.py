@@ -572,6 +572,17 @@ def test_the_page_has_doctors_data() -> None:
     assert ways.BEGIN + ways.markdown() + ways.END in page, "the page must have what cgpu_cli.ways.markdown() returns"
 
 
+def test_the_pages_have_the_branches_of_the_call_table() -> None:
+    """Those that were compared in part with their numbers of rows: of each branch, a line of support.md."""
+    support = (ROOT / "docs/user/support.md").read_text()
+    for branch, (compared, rows) in branches.COMPARED.items():
+        (line,) = re.findall(rf"^\| {branch} \(.*", support, re.M)
+        assert f"{compared} of {rows} rows" in line, line
+    whole = f"{branches.BRANCHES[0]} to {branches.BRANCHES[-1]}"
+    assert (ROOT / "README.md").read_text().count(f"open modules, {whole} ") == 1
+    assert f"NVIDIA's branches {whole}," in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_the_readme_has_whole_nodes_of_the_same_data() -> None:
     page = (ROOT / "README.md").read_text()
     assert ways.BEGIN + ways.sites_markdown("docs/user/start.md") + ways.END in page
