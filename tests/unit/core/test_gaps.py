@@ -229,8 +229,8 @@ def test_work_that_becomes_longer_loses_its_long_timeslice():
 
 
 def test_pieces_that_cost_nothing_make_no_brief_work():
-    """With eight pieces of 40 us for each of 26 ms a container ran in others' turns as one of requests does, and had 41 %
-    of an A100 beside pieces of 2 ms and one that always works, which had 20 and 34; now 33, 26 and 34."""
+    """With eight pieces of 40 us for each of 26 ms a container ran in others' turns as one of requests does, and had
+    41 % of an A100 beside pieces of 2 ms and one that always works, which had 20 and 34; now 33, 26 and 34."""
     long = [(i * 100 * MS, 30 * MS) for i in range(40)]
     tiny = [(int((40 + i % 8 + 100 * (i // 8)) * MS), MS // 20) for i in range(320)]
     sim = gpu(WEIGHTED, Load(sorted(long + tiny)), Load(every(1, 0.1)), Load(every(20, 2, 7))).run(3000)
