@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from cgpu_common import policies
+from cgpu_common.kernel_abi import MAX_INST_DEFAULT, OVERCOMMIT_MIN, PRIO_RATIO_DEFAULT
+
 MIB = 1 << 20
 
 
@@ -20,15 +23,15 @@ class KernelGpu:
     pci: str
     nv_minor: int  # M of /dev/nvidiaM
     total: int  # bytes; 0 while not yet known
-    policy: int = 5
-    max_inst: int = 20
-    free_weight: int = 20
-    prio_ratio: int = 80
+    policy: int = policies.DEFAULT
+    max_inst: int = MAX_INST_DEFAULT
+    free_weight: int = MAX_INST_DEFAULT
+    prio_ratio: int = PRIO_RATIO_DEFAULT
     slice_us: int = 0
     instances: int = 0
     uvm: int = 0
     default_memsize: int = 8 << 30  # bytes
-    overcommit: int = 100  # percent
+    overcommit: int = OVERCOMMIT_MIN  # percent
     slice_is_set: bool = False
     used: int = 0  # bytes, of its containers
     driver_free: int | None = None  # bytes; None while the module is not attached

@@ -15,7 +15,7 @@ from cgpu_common import links
 
 BINPACK = "binpack"  # the fullest GPU that has room; the vendor's default
 SPREAD = "spread"  # the emptiest
-POLICIES = (BINPACK, SPREAD)
+PLACEMENTS = (BINPACK, SPREAD)
 CORE = 100  # percent of one GPU
 CORE_STEP = 5
 SLOTS = 20  # containers a GPU takes unless its node has another number

@@ -19,7 +19,7 @@ from cgpu_common.placement import (
     BINPACK,
     CORE,
     NOTHING,
-    POLICIES,
+    PLACEMENTS,
     Gpu,
     Load,
     Need,
@@ -127,7 +127,7 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
         name,
         (),
         {},
-        policy=policy if policy in POLICIES else BINPACK,
+        policy=policy if policy in PLACEMENTS else BINPACK,
         address=next((one["address"] for one in status.get("addresses") or [] if one.get("type") == "InternalIP"), ""),
         mode=str(labels.get(MODE_LABEL, "")),
     )

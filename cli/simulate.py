@@ -17,7 +17,7 @@ from cgpu_common.app import Command, FloatRange, OutFile, check_out
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.files import write_file
 from cgpu_common.output import out
-from cgpu_common.placement import POLICIES
+from cgpu_common.placement import PLACEMENTS
 
 from . import chrome
 from .columns import Column, folded, table
@@ -368,7 +368,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
     metavar="FILE",
     help="Pools of nodes and pods (TOML or YAML): which pod goes where. Only with --placement and --json.",
 )
-@click.option("--placement", type=click.Choice(POLICIES), help="With --cluster. Default: both.")
+@click.option("--placement", type=click.Choice(PLACEMENTS), help="With --cluster. Default: both.")
 @click.option("--alone", is_flag=True, help="Run each container alone too, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(

@@ -10,7 +10,7 @@ from typing import Any
 
 from cgpu_common.exits import Exit
 from cgpu_common.output import out
-from cgpu_common.placement import NOTHING, POLICIES
+from cgpu_common.placement import NOTHING, PLACEMENTS
 
 from .columns import Column, table
 from .render import percent
@@ -42,7 +42,7 @@ KIND_HEAD = (
 def show(path: Path, policy: str, as_json: bool) -> int:
     """Print the result of both policies or of one. Returns the exit code: 7 if under none of them all have room."""
     plan = cluster_config.read_plan(cluster_config.read(path), str(path))
-    results = [cluster.run(plan, one) for one in ((policy,) if policy else POLICIES)]
+    results = [cluster.run(plan, one) for one in ((policy,) if policy else PLACEMENTS)]
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": plan.seed}
         out(json.dumps(data | {"policies": [result_json(plan, one) for one in results]}, indent=2))

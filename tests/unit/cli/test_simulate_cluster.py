@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cgpu_cli.main import cgpu
 from cgpu_cli.sim import cluster
 from cgpu_cli.sim.cluster_config import read_plan
-from cgpu_common.placement import POLICIES
+from cgpu_common.placement import PLACEMENTS
 
 
 def simulate(tmp_path: Path, text: str, *words: str, name: str = "c.toml") -> Result:
@@ -34,7 +34,7 @@ def test_two_pods_on_unequal_gpus(tmp_path: Path) -> None:
     done = simulate(tmp_path, text, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
-    assert [one["placement"] for one in found["policies"]] == list(POLICIES) and found["simulated"] is True
+    assert [one["placement"] for one in found["policies"]] == list(PLACEMENTS) and found["simulated"] is True
     pack, spread = found["policies"]
     assert pack["pods"] == [
         {"name": "a", "node": "n-0", "containers": {"c0": {"0": {"units": 6, "core_percent": 0}}}},
@@ -187,7 +187,7 @@ plans: Any = st.fixed_dictionaries(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(plans, st.sampled_from(POLICIES))
+@given(plans, st.sampled_from(PLACEMENTS))
 def test_sums_stay_within_each_gpu_and_nothing_that_fits_is_left(values: Any, policy: str) -> None:
     plan = read_plan(values)
     found = cluster.run(plan, policy)
