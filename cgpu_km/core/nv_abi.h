@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
+ * Numbers and offsets of NVIDIA's open kernel driver that cgpu_km.ko and the core read.
  * They are the same in every branch (make test-abi compares them). Those that differ are in
  * struct cgpu_abi or in the table; of sizes in the table, the _SIZE of parameters here are the
  * largest. Each block names its file in the driver. Facts only; no code of theirs.

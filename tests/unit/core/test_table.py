@@ -178,7 +178,7 @@ def test_copied_in_rows_are_those_that_are_read():
     assert all(r.size for r in ALL if r.copied_in)
 
 
-def test_fields_that_the_interposer_reads_are_inside():
+def test_fields_that_the_module_reads_are_inside():
     for kind, at in (("TSG", C.NV_TSG_ENGINE), ("VIDMEM", C.NV_MEM_SIZE + 4), ("PEERS", C.NV_PEERS_ANSWERS - 4)):
         rows = [r for r in ROWS["class"] if r.verdict == kind]
         assert rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clients behind the interposer: their view of the GPU, their charges and the end of these."""
+"""Clients in a slice: their view of the GPU, their charges and the end of these."""
 
 from __future__ import annotations
 
