@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import _build
@@ -60,28 +59,9 @@ def library(objects, folder, patch=None):
 
 
 def run_tests(so, tests):
-    """In a copy of this process, which has pytest and hypothesis already: their imports take longer than the tests."""
-    with tempfile.TemporaryFile() as output:
-        if not (pid := os.fork()):
-            status = 3
-            try:
-                os.dup2(output.fileno(), 1)
-                os.dup2(output.fileno(), 2)
-                os.chdir(HERE)
-                os.environ |= {"CGPU_CORE_SO": str(so), "HYPOTHESIS_MAX_EXAMPLES": "60"}
-                for name in [name for name, module in sys.modules.items() if is_of_the_tests(module)]:
-                    del sys.modules[name]
-                status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        output.seek(0)
-        return subprocess.CompletedProcess(tests, status, output.read().decode(errors="replace"), "")
-
-
-def is_of_the_tests(module):
-    """Modules of this folder: the core that they have loaded is not the mutant."""
-    return Path(getattr(module, "__file__", None) or "/").parent == HERE
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    env = os.environ | {"CGPU_CORE_SO": str(so), "HYPOTHESIS_MAX_EXAMPLES": "60"}
+    return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
