@@ -158,7 +158,7 @@ SLOT_FIGURES = (
     Figure("cgpu_container_high_priority", "1: high priority.", lambda _gpu, slot: int(slot.highprio)),
     Figure(
         "cgpu_container_allowed_ratio",
-        "Ceiling of its share while all with the GPU open have work; absent under the native policy.",
+        "Most of its share while all with the GPU open have work; absent under the native policy.",
         _allowed,
     ),
     Figure("cgpu_container_running", "1: it may run now.", _stat("running")),
@@ -184,7 +184,7 @@ POD_FIGURES = tuple(
 GPU_FIGURES = (
     Figure("cgpu_gpu_policy", "By number: docs/reference/policies.md.", lambda gpu: gpu.policy),
     Figure("cgpu_gpu_slice_seconds", "Length of a slice of weight 1.", lambda gpu: gpu.slice_us * US),
-    Figure("cgpu_gpu_priority_ratio", "Ceiling of high priority.", lambda gpu: gpu.prio_ratio / 100),
+    Figure("cgpu_gpu_priority_ratio", "Quota of high priority.", lambda gpu: gpu.prio_ratio / 100),
     Figure("cgpu_gpu_instances", "Containers on the GPU, dying ones included.", _gpu_stat("instances")),
     Figure("cgpu_gpu_max_instances", "Most containers, and slices per round.", lambda gpu: gpu.max_inst),
     Figure("cgpu_gpu_free_weight", "Slices per round that no container has.", lambda gpu: gpu.free_weight),
