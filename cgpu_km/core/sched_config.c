@@ -5,6 +5,7 @@
 #include "sched_account.h"
 #include "policy.h"
 #include "sched_ceiling.h"
+#include "sched_debt.h"
 #include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
@@ -94,10 +95,8 @@ static void start_over(struct cgpu_sched *t)
 	for (i = 0; i < CGPU_RR_COUNT; i++)
 		cgpu_rr_reset(t, i);
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		t->slot[i].deficit_ns = 0;
-		t->slot[i].bg_deficit_ns = 0;
+		cgpu_debt_clear(t, i);
 		t->slot[i].ts_changed_ns = 0;
-		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 		cgpu_ceiling_fill(t, i);
 	}
 	t->prio_period_ns = 0;
@@ -297,9 +296,7 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 		return 0;
 	account(t, now_ns);
 	t->slot[slot].highprio = (u8)highprio;
-	t->slot[slot].deficit_ns = 0;
-	t->slot[slot].bg_deficit_ns = 0;
-	memset(t->slot[slot].owed_ns, 0, sizeof(t->slot[slot].owed_ns));
+	cgpu_debt_clear(t, slot);
 	cgpu_rr_refresh(t);
 	return 0;
 }

@@ -106,3 +106,20 @@ void cgpu_debt_drop(struct cgpu_sched *t, u32 nr, u32 slot)
 {
 	*owed_ns(t, nr, slot) = 0;
 }
+
+/**
+ * cgpu_debt_clear() - a slot has neither credit nor debt, in any group
+ * @t: the scheduler
+ * @slot: which
+ *
+ * Also not by a correction to come: it would be one of what is forgotten (sched_on.c).
+ */
+void cgpu_debt_clear(struct cgpu_sched *t, u32 slot)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+
+	s->deficit_ns = 0;
+	s->bg_deficit_ns = 0;
+	memset(s->owed_ns, 0, sizeof(s->owed_ns));
+	s->open_turn_ns = 0;
+}

@@ -14,5 +14,6 @@ void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns);
 void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 part_ns,
 		     u64 round_ns);
 void cgpu_debt_drop(struct cgpu_sched *t, u32 nr, u32 slot);
+void cgpu_debt_clear(struct cgpu_sched *t, u32 slot);
 
 #endif

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, MS, NATIVE, PREEMPT, Turn
+from corelib import BURST, MS, NATIVE, PREEMPT, WEIGHTED, Turn
 from demandgpu import Load, every
 from test_gaps import Steps
 from test_run_state import BOTH, Closed, gpu
@@ -89,6 +89,16 @@ def test_turns_are_charged_the_same():
         one.read(1, 1 << 1 - first)
         charged = [(ns - one.turn.t.slot[i].deficit_ns) / MS for i, ns in zip(one.all, before, strict=True)]
         assert charged == near(*(1, 3)[:: 1 if first else -1])
+
+
+def test_what_one_policy_charged_is_not_corrected_under_the_next():
+    """That begins without credit or debt."""
+    one = Readings(slice_ms=60)
+    one.read(6, 0b11)
+    one.turn.set("policy", WEIGHTED)
+    one.turn.now += READ_US * US
+    one.turn.set_run_state(one.known, 0b10)
+    assert abs(one.turn.t.slot[0].deficit_ns) <= READ_US * US
 
 
 def test_longer_than_a_timeslice_it_stays_divided():
