@@ -8,9 +8,7 @@ from enum import IntEnum
 
 from cgpu_common import policies
 from cgpu_common.kernel_abi import (
-    MAX_INST_BURST_MAX,
     MAX_INST_MAX,
-    MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
     PRIO_RATIO_MAX,
@@ -76,7 +74,7 @@ def not_permitted(what: str) -> CgpuError:
 _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.EINVAL: {
         "policy": ("not a policy", policies.ALLOWED),
-        "max_inst": ("out of range", f"{MAX_INST_MIN} to {MAX_INST_MAX}, under burst to {MAX_INST_BURST_MAX}"),
+        "max_inst": ("out of range", policies.MAX_INST_RANGE),
         "prio_ratio": ("out of range", f"{PRIO_RATIO_MIN} to {PRIO_RATIO_MAX} percent"),
         "slice_us": ("out of range", f"{SLICE_US_MIN} to {SLICE_US_MAX} microseconds, or 0: chosen again"),
         "overcommit": ("out of range", f"{OVERCOMMIT_MIN} to {OVERCOMMIT_MAX} percent"),
@@ -92,7 +90,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     },
     errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
     errno.EBUSY: {
-        "policy": ("max_inst is above 25, which only policy 6 takes", "set max_inst first"),
+        "policy": (f"max_inst is above {MAX_INST_MAX}, which only {policies.WIDE} takes", "set max_inst first"),
         "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
         "overcommit": ("the sum of the memory limits is larger", "cgpu status shows them"),
         "inst_ctl": ("a container of this id is dying, or the driver sleeps", "see the kernel log, then repeat it"),

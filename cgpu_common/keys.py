@@ -177,7 +177,7 @@ GPU = {
     ),
     "max_inst": Key(
         whole(MAX_INST_MIN, MAX_INST_BURST_MAX), MAX_INST_DEFAULT,
-        f"Containers on a GPU at most, and slices per round; above {MAX_INST_MAX} only under burst, for "
+        f"Containers on a GPU at most, and slices per round; above {MAX_INST_MAX} only under {policies.WIDE}, for "
         f"{MAX_INST_MAX} containers all the same.",
         node="max_inst", attr=G.MAX_INST,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from cgpu_common.kernel_abi import MAX_INST_BURST_MAX, MAX_INST_MAX
+from cgpu_common.kernel_abi import MAX_INST_BURST_MAX, MAX_INST_MAX, MAX_INST_MIN
 
 
 class Policy(IntEnum):
@@ -43,6 +43,11 @@ class Facts:
     def estimated(self) -> bool:
         """The hardware's timeslices divide the GPU: what a container got is computed from them, not measured."""
         return self.control == "timeslice"
+
+    @property
+    def is_wide(self) -> bool:
+        """It takes more slices than MAX_INST_MAX."""
+        return self.max_inst > MAX_INST_MAX
 
     @property
     def lends(self) -> bool:
@@ -114,6 +119,11 @@ def names_where(fact: str) -> str:
     """Names of the policies for which a switch is on, in words: 'weighted, fixed and burst'."""
     *names, last = [facts.name for facts in TABLE.values() if getattr(facts, fact)]
     return f"{', '.join(names)} and {last}" if names else last
+
+
+#: For sentences on max_inst, 'burst'.
+WIDE = names_where("is_wide")
+MAX_INST_RANGE = f"{MAX_INST_MIN} to {MAX_INST_MAX}, under {WIDE} to {MAX_INST_BURST_MAX}"
 
 
 def number(text: str) -> int | None:

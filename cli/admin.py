@@ -14,9 +14,6 @@ import click
 from cgpu_common import policies
 from cgpu_common.app import Command, FloatRange, Group
 from cgpu_common.kernel_abi import (
-    MAX_INST_BURST_MAX,
-    MAX_INST_MAX,
-    MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
     PRIO_RATIO_MAX,
@@ -75,7 +72,7 @@ def preview(planned: Sequence[Planned], as_json: bool) -> None:
 GPU_EPILOG = f"""\b
 NODE, its values, what it is:
   policy           0 to {len(policies.NAMES) - 1} or a name: how time is divided (cgpu policy list)
-  max_inst         {MAX_INST_MIN} to {MAX_INST_MAX}, under burst to {MAX_INST_BURST_MAX}: slices and most containers
+  max_inst         {policies.MAX_INST_RANGE}: slices and most containers
   prio_ratio       {PRIO_RATIO_MIN} to {PRIO_RATIO_MAX} percent: most time of high priority beside others
   slice_us         {SLICE_US_MIN} to {SLICE_US_MAX} us: slice of weight 1; 0 or auto: chosen
   uvm              deny or account: managed memory is refused, or charged
