@@ -90,6 +90,23 @@ def test_the_header_and_the_page_have_each_type(kind: type[abi.Attribute]) -> No
     assert len(said) > 5
 
 
+def test_what_can_be_set_of_a_gpu_is_the_same_everywhere() -> None:
+    """An attribute that only the policy of netlink.c has would be accepted and ignored."""
+    root = HEADER.parents[1]
+    types = {one.name: one.type for one in abi.G}
+    macro = re.search(r"#define CKM_GPU_SETTABLE\b(.*?)\n\n", (root / "cgpu_km/admin/settings.h").read_text(), re.S)
+    body = re.search(r" gpu_policy\[.*?\n};", (root / "cgpu_km/admin/netlink.c").read_text(), re.S)
+    assert macro and body
+    settable = set(re.findall(r"BIT\(CGPU_G_(\w+)\)", macro[1]))
+    parsed = dict(re.findall(r"\[CGPU_G_(\w+)\]\s*= { \.type = NLA_(\w+) }", body[0]))
+    assert {name: kind.lower() for name, kind in parsed.items()} == {name: types[name] for name in (*settable, "INDEX")}
+    values = (root / "cgpu_km/admin/settings.c").read_text()
+    assert set(re.findall(r"\tcase CGPU_G_(\w+):", values)) == settable, "try_value()"
+    assert set(re.findall(r"CGPU_G_(\w+)\s*= \d+,\s*/\* [^*]*; set\b", HEADER.read_text())) == settable, "uapi.h"
+    page = (root / "docs/reference/netlink.md").read_text()
+    assert set(re.findall(r"^\| G_(\w+) \| .*\bset\b", page, re.M)) == settable, "netlink.md section 2"
+
+
 def test_policy_names_stand_once() -> None:
     """The header's, in policies.py."""
     root = HEADER.parents[1]
