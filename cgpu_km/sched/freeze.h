@@ -17,10 +17,10 @@ struct ckm_channel_filter {
 	const struct ckm_group *group;
 };
 
-/* Freeze (@frozen) or thaw all graphics/compute and video channels of the slots in @mask. Returns the mask of
- * slots for which all calls succeeded; @part gets those for which some did. A channel that the
- * driver no longer has is not a failure, and a slot without channels is included. Caller holds
- * gpu->ctrl_lock; takes gpu->lock.
+/* Freeze (@frozen) or thaw all graphics/compute and video channels of the slots in @mask. Returns
+ * the mask of slots for which all calls succeeded; @part gets those for which some did. A channel
+ * that the driver no longer has is not a failure, and a slot without channels is included. Caller
+ * holds gpu->ctrl_lock; takes gpu->lock.
  */
 u32 ckm_ctrl_set_frozen(struct ckm_gpu *gpu, u32 mask, bool frozen, u32 *part);
 
