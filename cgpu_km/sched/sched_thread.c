@@ -112,8 +112,7 @@ static void make_call(struct ckm_gpu *gpu, const struct cgpu_step *s, struct cgp
 	else if (s->kind == CGPU_STEP_RESTART)
 		event->done = ckm_ctrl_commit(gpu, s->mask, &event->refused_ns);
 	else
-		event->done = ckm_ctrl_set_frozen(gpu, s->mask, s->kind == CGPU_STEP_FREEZE,
-						  &event->part);
+		event->done = ckm_ctrl_set_frozen(gpu, s->mask, s->kind == CGPU_STEP_FREEZE, &event->part);
 	event->end_ns = ktime_get_ns();
 }
 
