@@ -136,6 +136,7 @@ def test_a_hook_of_startcontainer_is_in_the_container(engine: ByHand) -> None:
         started(engine, variables(6), e.SLEEP, f"hooks={json.dumps(hooks)}") as one,
     ):
         d.until((e.ROOTFS / "tmp/n").exists, "the hook ran")
+        d.until(lambda: one.sh("true").returncode == 0, "the program has taken the hook's place")
         assert not (e.ROOTFS / "tmp/opened").exists()
         assert not one.reaches_the_driver()
         time.sleep(0.2)
