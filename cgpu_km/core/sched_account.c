@@ -32,7 +32,6 @@ void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *
 	/* The driver sleeps: nothing runs, and nothing waits for a turn. */
 	if (t->paused)
 		n->awake = n->ran = n->waiting = 0;
-	n->hw_weight = is_measured(t) ? cgpu_hw_weight(t, n->ran, true) : 0;
 }
 
 /**
@@ -45,7 +44,7 @@ void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *
 u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_now *n, u32 slot,
 			u64 len_ns)
 {
-	return n->hw_weight ? cgpu_hw_share(t, n->hw_weight, slot, true, len_ns) : len_ns;
+	return is_measured(t) ? cgpu_hw_share(t, cgpu_hw_weight(t, n->ran, true), slot, true, len_ns) : len_ns;
 }
 
 /* @awake ran, of which those of @has_work had work. */
@@ -163,11 +162,6 @@ void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 	t->run_mask = run_mask;
 }
 
-static u64 timeslice_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
-{
-	return cgpu_hw_timeslice_us(t, s) * 1000ull;
-}
-
 /**
  * cgpu_account_restart() - the timeslice under way ends
  * @t: the scheduler, accounted up to the calls before the restart
@@ -182,7 +176,7 @@ void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
 	cgpu_on_forget(t);
 	for (mask = t->run_mask & t->opened_mask; mask; mask &= mask - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-		u64 step_ns = timeslice_ns(t, s) + t->switch_ns, had = 0;
+		u64 step_ns = cgpu_hw_timeslice_ns(t, s) + t->switch_ns, had = 0;
 
 		if (s->on_gpu_ns >= at_ns)
 			continue;
@@ -199,7 +193,7 @@ void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
  */
 static u64 block_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
 {
-	u64 slice_ns = timeslice_ns(t, s);
+	u64 slice_ns = cgpu_hw_timeslice_ns(t, s);
 
 	return s->tsgs > 1 ? s->tsgs * (slice_ns + t->switch_ns) - t->switch_ns : slice_ns;
 }

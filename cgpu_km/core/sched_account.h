@@ -6,12 +6,10 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* hw_weight 0, under native: no slot is measured. */
 struct cgpu_account_now {
 	u32 awake;		/* may run and are not known to sleep */
 	u32 ran;		/* of these, those that the hardware divides the GPU among */
 	u32 waiting;
-	u64 hw_weight;
 };
 
 void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n);

@@ -6,17 +6,23 @@
 #include "sched_resist.h"
 #include "sched_round.h"
 
-/* As if all others, those that sleep as well, had their turns since its last grant. A group that
- * begins anew has a new clock.
- */
-static u64 wait_ns(const struct cgpu_sched *t, u32 nr, u32 slot, u32 debtors)
+/* A round of all others, those that sleep as well. */
+static u64 round_of_others_ns(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 debtors)
 {
-	const struct cgpu_rr *r = &t->rr[nr];
-	u64 round_ns = 0, age_ns = r->clock_ns, at_ns = t->slot[slot].granted_ns[nr == CGPU_RR_BACKGROUND];
+	u64 round_ns = 0;
 	u32 mask;
 
 	for (mask = (r->members | r->asleep) & ~debtors; mask; mask &= mask - 1)
 		round_ns += cgpu_round_grant_ns(t, __builtin_ctz(mask));
+	return round_ns;
+}
+
+/* As if all others had their turns since its last grant. A group that begins anew has a new clock. */
+static u64 wait_ns(const struct cgpu_sched *t, u32 nr, u32 slot, u64 round_ns)
+{
+	const struct cgpu_rr *r = &t->rr[nr];
+	u64 age_ns = r->clock_ns, at_ns = t->slot[slot].granted_ns[nr == CGPU_RR_BACKGROUND];
+
 	if (at_ns <= r->clock_ns)
 		age_ns -= at_ns;
 	return age_ns < round_ns ? round_ns - age_ns : 0;
@@ -24,10 +30,11 @@ static u64 wait_ns(const struct cgpu_sched *t, u32 nr, u32 slot, u32 debtors)
 
 static u32 not_due(const struct cgpu_sched *t, u32 nr, u32 mask, u32 debtors)
 {
+	u64 round_ns = mask ? round_of_others_ns(t, &t->rr[nr], debtors) : 0;
 	u32 out = 0;
 
 	for (; mask; mask &= mask - 1)
-		if (wait_ns(t, nr, __builtin_ctz(mask), debtors))
+		if (wait_ns(t, nr, __builtin_ctz(mask), round_ns))
 			out |= mask & -mask;
 	return out;
 }
@@ -68,11 +75,11 @@ u32 cgpu_debtors_of(struct cgpu_sched *t, u32 nr)
  */
 u64 cgpu_debtors_wait_ns(const struct cgpu_sched *t, u32 nr, u32 debtors)
 {
-	u64 least = CGPU_NEVER_NS, ns;
+	u64 round_ns = round_of_others_ns(t, &t->rr[nr], debtors), least = CGPU_NEVER_NS, ns;
 	u32 mask;
 
 	for (mask = debtors; mask; mask &= mask - 1) {
-		ns = wait_ns(t, nr, __builtin_ctz(mask), debtors);
+		ns = wait_ns(t, nr, __builtin_ctz(mask), round_ns);
 		least = ns < least ? ns : least;
 	}
 	return least;

@@ -14,6 +14,35 @@ u32 cgpu_hw_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_ent
 	return s->timeslice_us ? s->timeslice_us : t->timeslice_default_us;
 }
 
+/**
+ * cgpu_hw_timeslice_ns() - the same in nanoseconds
+ * @t: the scheduler
+ * @s: one of its slots
+ */
+u64 cgpu_hw_timeslice_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return cgpu_hw_timeslice_us(t, s) * 1000ull;
+}
+
+/**
+ * cgpu_hw_shortest_ns() - the shortest timeslice
+ * @t: the scheduler
+ * @mask: of these slots
+ *
+ * Return: CGPU_NEVER_NS if there are none.
+ */
+u64 cgpu_hw_shortest_ns(const struct cgpu_sched *t, u32 mask)
+{
+	u64 shortest = CGPU_NEVER_NS;
+
+	for (; mask; mask &= mask - 1) {
+		u64 ns = cgpu_hw_timeslice_ns(t, &t->slot[__builtin_ctz(mask)]);
+
+		shortest = ns < shortest ? ns : shortest;
+	}
+	return shortest;
+}
+
 static u64 weight_of(const struct cgpu_sched *t, u32 slot, bool by_timeslice)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];

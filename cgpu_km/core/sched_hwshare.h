@@ -10,6 +10,10 @@
 
 /* The timeslice in force of each TSG of @s. */
 u32 cgpu_hw_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
+u64 cgpu_hw_timeslice_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
+
+/* The shortest time that one of @mask keeps the GPU once it has it. */
+u64 cgpu_hw_shortest_ns(const struct cgpu_sched *t, u32 mask);
 
 /* What @slot got of @len_ns in which several ran together that pull @all. */
 u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice);

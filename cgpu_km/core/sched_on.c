@@ -3,11 +3,11 @@
  * Which slot the hardware runs, by which had work first and whose work is over.
  *
  * The hardware runs a slot until its work or its timeslice is over, then the next one that has
- * work. A run state shows who has work, not who has the GPU. But the only one with work has it, and
- * keeps it to the end of its timeslice, whoever wakes meanwhile. Then the only other one has it. And
- * one whose work is over had it until then. So work that is shorter than a timeslice is charged its
- * length. By timeslices one with pieces of 2 ms, which waits for 8 ms of another one with each,
- * would be charged half of that wait.
+ * work. A run state shows which slots have work, not which of them has the GPU. But the only one
+ * with work has it, and keeps it to the end of its timeslice, whichever wakes meanwhile. Then the
+ * only other one has it. And one whose work is over had it until then. So work that is shorter than
+ * a timeslice is charged its length. By timeslices one with pieces of 2 ms, which waits for 8 ms of
+ * another one with each, would be charged half of that wait.
  *
  * Where it is only known that one of several has it, their timeslices divide the time. That is open
  * for a timeslice: if the work of one of them is over within it, that one had all of the time.
@@ -24,22 +24,6 @@
 static u32 running(const struct cgpu_sched *t)
 {
 	return t->run_mask & t->opened_mask;
-}
-
-static u64 timeslice_ns(const struct cgpu_sched *t, u32 slot)
-{
-	return cgpu_hw_timeslice_us(t, &t->slot[slot]) * 1000ull;
-}
-
-static u64 shortest_timeslice_ns(const struct cgpu_sched *t, u32 mask)
-{
-	u64 out = CGPU_NEVER_NS, ns;
-
-	for (; mask; mask &= mask - 1) {
-		ns = timeslice_ns(t, __builtin_ctz(mask));
-		out = ns < out ? ns : out;
-	}
-	return out;
 }
 
 static bool flickers(const struct cgpu_sched *t, u32 mask)
@@ -75,7 +59,7 @@ u64 cgpu_on_until_ns(const struct cgpu_sched *t, u32 was_busy, u64 from_ns)
 		return from_ns;
 	if (is_alone(t, busy))
 		return t->last_ns;
-	end_ns = t->on_ns + shortest_timeslice_ns(t, t->on_mask);
+	end_ns = t->on_ns + cgpu_hw_shortest_ns(t, t->on_mask);
 	if (end_ns < from_ns)
 		return from_ns;
 	return end_ns < t->last_ns ? end_ns : t->last_ns;
@@ -170,17 +154,17 @@ void cgpu_on_find(struct cgpu_sched *t, u32 was_busy, u64 until_ns)
 	}
 	if (on && !ended && !(on & ~busy)) {
 		if (is_alone(t, busy)) {
-			t->on_ns = t->last_ns - (t->last_ns - t->on_ns) % timeslice_ns(t, __builtin_ctz(on));
+			t->on_ns = t->last_ns - (t->last_ns - t->on_ns) % cgpu_hw_shortest_ns(t, on);
 			return;
 		}
 		if (flickers(t, on))
 			t->on_mask = busy;
-		if (age_ns < shortest_timeslice_ns(t, on))
+		if (age_ns < cgpu_hw_shortest_ns(t, on))
 			return;
 		if (cgpu_is_one(on) && t->slot[__builtin_ctz(on)].tsgs <= 1)
 			busy &= ~on;
 	} else if (cgpu_is_one(ended) && (on & ended) && !cgpu_is_one(on) && !flickers(t, on) &&
-		   age_ns < shortest_timeslice_ns(t, on & ~ended) + t->switch_ns) {
+		   age_ns < cgpu_hw_shortest_ns(t, on & ~ended) + t->switch_ns) {
 		had = ended;
 	}
 	settle(t, had);

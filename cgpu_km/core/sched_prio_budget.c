@@ -125,19 +125,6 @@ static bool is_beside(const struct cgpu_sched *t, u32 slot)
 	return ((t->run_mask & ~t->dense_mask) >> slot & 1) && t->slot[slot].tsgs <= 1;
 }
 
-/* The shortest time that one of @mask keeps the GPU once it has it. */
-static u64 least_ns(const struct cgpu_sched *t, u32 mask)
-{
-	u64 least = CGPU_NEVER_NS;
-
-	for (; mask; mask &= mask - 1) {
-		u64 ns = cgpu_hw_timeslice_us(t, &t->slot[__builtin_ctz(mask)]) * 1000ull;
-
-		least = ns < least ? ns : least;
-	}
-	return least;
-}
-
 /**
  * cgpu_prio_charge_handover() - the GPU went to others and comes back
  * @t: the scheduler
@@ -159,7 +146,7 @@ void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot, u64 gap_ns, u64 l
 		t->prio_budget_ns -= t->prio_throttled ? 0 : (s64)t->switch_ns;
 		return;
 	}
-	timeslice_ns = least_ns(t, low);
+	timeslice_ns = cgpu_hw_shortest_ns(t, low);
 	got_ns = gap_ns > t->switch_ns ? gap_ns - t->switch_ns : 1;
 	got_ns = (got_ns + timeslice_ns - 1) / timeslice_ns * timeslice_ns;
 	t->prio_budget_ns += (s64)got_ns - (s64)lent_ns;
@@ -177,14 +164,14 @@ void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot, u64 gap_ns, u64 l
 void cgpu_prio_charge_burst(struct cgpu_sched *t, u32 slot, u64 len_ns)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 mine_ns = cgpu_hw_timeslice_us(t, s) * 1000ull, theirs_ns, waits_ns, all, got_ns = 0;
+	u64 mine_ns = cgpu_hw_timeslice_ns(t, s), theirs_ns, waits_ns, all, got_ns = 0;
 	u32 low = others(t);
 
 	if (!s->highprio || !low || !is_beside(t, slot))
 		return;
 	theirs_ns = cgpu_hw_weight(t, low, true) * 1000ull;
 	all = cgpu_hw_weight(t, low | 1u << slot, true);
-	waits_ns = least_ns(t, low) + t->switch_ns + mine_ns;
+	waits_ns = cgpu_hw_shortest_ns(t, low) + t->switch_ns + mine_ns;
 	if (len_ns > waits_ns)
 		got_ns = ((len_ns - waits_ns) / (mine_ns + theirs_ns + 2 * t->switch_ns) + 1) * theirs_ns;
 	t->prio_budget_ns += (s64)got_ns - (s64)(len_ns - cgpu_hw_share(t, all, slot, true, len_ns));

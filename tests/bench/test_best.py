@@ -21,8 +21,9 @@ SWITCH_MS = profile("h100").ctxsw_us / 1000
 def best_of_all_schedules(work: int, gap: int, switch: int, steps: int, price: int) -> int:
     """The most that others' time and @price for each piece of high priority come to, whoever has the GPU when.
 
-    A state is who has the GPU or gets it, how long the switch to it still takes, and what is left of high priority's
-    piece (more than 0) or gap (less than 0). High priority may be left in the middle of a piece. It knows all gaps.
+    A state is which side has the GPU or gets it, how long the switch to it still takes, and what is left of high
+    priority's piece (more than 0) or gap (less than 0). High priority may be left in the middle of a piece. It knows
+    all gaps.
     """
     states = [(high, left, phase) for high in (False, True) for left in range(switch + 1)
               for phase in (*range(-gap, 0), *range(1, work + 1))]  # fmt: skip

@@ -49,8 +49,13 @@ def must(*words: str) -> str:
     return done.stdout
 
 
+def pause_s(look_s: float) -> float:
+    """After a look that took so long: looks that start a program have a third of the time at most."""
+    return max(0.1, min(2 * look_s, 1))
+
+
 def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
-    """Looks each tenth of a second, but for looks that start a program: these have a third of the time at most."""
+    """Looks each tenth of a second, or less often by pause_s()."""
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -58,7 +63,7 @@ def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
             return
         now = time.monotonic()
         assert now < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(max(0.1, min(2 * (now - began), 1)))
+        time.sleep(pause_s(now - began))
 
 
 def number(path: Path) -> int:

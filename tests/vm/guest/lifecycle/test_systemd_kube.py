@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import unit_box as u
-from docker_box import REPO, call, must, until
+from docker_box import REPO, call, must, pause_s, until
 from unit_box import is_active, show
 
 sys.path.insert(0, str(REPO / "tests/kube"))
@@ -86,7 +86,7 @@ class KeptWorld(UnitWorld):
 
 
 async def eventually(check: Callable[[], object], what: str, seconds: float) -> None:
-    """As until(), beside the kubelet and the API server: looks that start programs have a third of the time at most."""
+    """As until(), beside the kubelet and the API server."""
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -94,7 +94,7 @@ async def eventually(check: Callable[[], object], what: str, seconds: float) -> 
             return
         now = time.monotonic()
         assert now < end, f"not within {seconds:.0f} s: {what}"
-        await asyncio.sleep(max(0.1, min(2 * (now - began), 1)))
+        await asyncio.sleep(pause_s(now - began))
 
 
 async def systemctl(*words: str) -> None:
