@@ -710,6 +710,7 @@ NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p);
 void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g);
 NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel);
 NV_STATUS uvm_chan_unregister(struct uvm_vas *v, u32 hclient, u32 hchannel);
+void uvm_chans_stop(struct uvm_gpu *g);
 void uvm_chans_drop(struct uvm_gpu *g);
 void uvm_ranges_drop(struct uvm_vas *v);
 struct nvmem *uvm_range_backing(const struct uvm_ext *x);

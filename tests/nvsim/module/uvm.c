@@ -78,6 +78,8 @@ static int uvm_release(struct inode *inode, struct file *file)
 	struct uvm_gpu *g, *next;
 
 	mutex_lock(&v->lock);
+	list_for_each_entry(g, &v->gpus, link)
+		uvm_chans_stop(g);
 	uvm_ranges_drop(v);
 	uvm_groups_drop(v);
 	list_for_each_entry_safe(g, next, &v->gpus, link)

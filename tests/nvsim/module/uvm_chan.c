@@ -89,6 +89,20 @@ noinline void nvUvmInterfaceReleaseChannel(void *retainedChannel)
 }
 EXPORT_SYMBOL(nvUvmInterfaceReleaseChannel);
 
+/* nvUvmInterfaceStopChannel(): the channel's owner may have freed it before. */
+static void stop(const struct uvm_chan *ch)
+{
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(ch->hclient);
+	o = c ? nvsim_obj_find_type(c, ch->hchannel, NVT_BIT(NVT_CHANNEL)) : NULL;
+	if (o && o->chan->ctx == ((struct retained *)ch->retained)->channel)
+		engine_unschedule_chan(&o->chan->run);
+	up_read(&nvsim_api_lock);
+}
+
 /* By its handles alone, on any GPU of the space, as the driver does (find_user_channel()). */
 static struct uvm_chan *find(struct uvm_vas *v, u32 hclient, u32 hchannel)
 {
@@ -143,6 +157,15 @@ NV_STATUS uvm_chan_unregister(struct uvm_vas *v, u32 hclient, u32 hchannel)
 		return NV_ERR_INVALID_CHANNEL;
 	drop(ch);
 	return NV_OK;
+}
+
+/* Before anything of the space is unmapped, or the unmapping would be faults (uvm_va_space_destroy()). */
+void uvm_chans_stop(struct uvm_gpu *g)
+{
+	struct uvm_chan *ch;
+
+	list_for_each_entry(ch, &g->chans, link)
+		stop(ch);
 }
 
 void uvm_chans_drop(struct uvm_gpu *g)

@@ -157,6 +157,7 @@ void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
 
 	if (!g->as)
 		return;
+	uvm_chans_stop(g);
 	list_for_each_entry(x, &v->ranges, link)
 		nvas_unmap(g->as, x->base, x->len);
 	uvm_chans_drop(g);

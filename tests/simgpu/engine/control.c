@@ -104,6 +104,23 @@ void engine_enable_chan(struct engine *e, struct engine_chan *c)
 	c->tsg->enabled = true;
 }
 
+/* @c leaves the runlist: it does no work until it is enabled again. */
+void engine_unschedule_chan(struct engine_chan *c)
+{
+	struct engine *e = c->tsg->eng;
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&e->lock, flags);
+	engine_advance(e, ktime_get_ns());
+	if (c->enabled) {
+		e->enabled_chans--;
+		c->enabled = false;
+		engine_forget_chan(e, c);
+	}
+	engine_kick(e);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+}
+
 static void apply_slice(struct engine *e, struct engine_tsg *tsg)
 {
 	if (e->card->rules->control_ineffective & ENGINE_NO_SLICE)

@@ -182,6 +182,7 @@ void engine_remove_chan(struct engine_chan *c);
 void engine_set_object(struct engine_chan *c, u32 cls, enum engine_object object);
 bool engine_tsg_dead(const struct engine_tsg *tsg);
 void engine_enable_chan(struct engine *e, struct engine_chan *c);
+void engine_unschedule_chan(struct engine_chan *c);
 void engine_set_timeslice(struct engine *e, struct engine_tsg *tsg, u64 us);
 void engine_preempt(struct engine *e, struct engine_tsg *tsg);
 void engine_restart(struct engine *e);

@@ -261,6 +261,28 @@ def test_a_space_without_its_process_takes_no_gpu():
         os.open("/dev/nvidia-uvm-tools", os.O_RDWR)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["file", "unregister"])
+def test_a_space_that_ends_stops_its_channels_before_it_unmaps(whole):
+    """uvm_va_space_destroy() and remove_gpu_va_space() of nvidia-uvm: what ends is no fault, which others hear of."""
+    with nv.Client() as rm:
+        space = rm.gpu(0).space()
+        group = space.group()
+        channel = group.channel(entries=4096)
+        assert space.bind(channel) == 0
+        channel.submit(kernel_ns=100_000, count=4000)
+        assert until(lambda: channel.reap() > 10)
+        if whole:
+            space.mm.close()
+            space.uvm.close()
+        else:
+            assert space.uvm.unregister_vaspace(space.gpu.uuid) == 0
+        done = channel.reap()
+        time.sleep(0.1)
+        assert channel.reap() == done < 4000
+        assert group.fault() == 0
+        assert group.enable() == 0
+
+
 def test_unload_is_refused_while_a_file_is_open():
     with nv.Ctl():
         done = subprocess.run(["rmmod", "nvsim"], capture_output=True, text=True)
