@@ -140,12 +140,6 @@ def test_switches_among_ones_own_are_no_holes() -> None:
     assert sched.missed(row) == []
 
 
-@pytest.mark.parametrize("rule", rivals.RIVALS)
-def test_every_rule_names_its_source(rule: type[rivals.Rule]) -> None:
-    assert rule.name
-    assert len(rule.source) > 20
-
-
 containers = st.lists(
     st.builds(
         Container,

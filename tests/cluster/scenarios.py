@@ -366,6 +366,7 @@ def test_many_pods_while_everything_dies(stand: Stand) -> None:
         failed = _storm(stand, victims)
     watch.check()
     print(f"{failed} of {total} pods failed")
-    assert failed <= total // 4 or not stand.fake, "most pods start all the same"
+    if stand.fake:
+        assert failed <= total // 4, "most pods start all the same"
     stand.clear()
     stand.check(stand.run(pod(fresh("after"), container("main", gib=14))))
