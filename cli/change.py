@@ -149,7 +149,7 @@ def shown_value(node: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """The writes of a set: the node's path, its text before and after, and the ceilings that change."""
+    """The writes of a set: the node's path, its text before and after, and the shares allowed that change."""
 
     gpu: int
     path: Path

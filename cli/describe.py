@@ -248,7 +248,7 @@ def policy_json(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ShareChange:
-    """The ceiling of a container under the policy before and after; None: none. @name: the engine's. @shown: what
+    """The share allowed to a container under the policy before and after; None: all. @name: the engine's. @shown: what
     people call it."""
 
     id: str
@@ -265,13 +265,13 @@ def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
     out = []
     for slot in before.slots:
         if slot.dir in new:
-            ceilings = allowed_pct(before, slot), allowed_pct(after, new[slot.dir])
-            out.append(ShareChange(slot.id, slot.name, shown[slot.id], slot.weight, *ceilings))
+            allowed = allowed_pct(before, slot), allowed_pct(after, new[slot.dir])
+            out.append(ShareChange(slot.id, slot.name, shown[slot.id], slot.weight, *allowed))
     return out
 
 
 def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
-    """The ceilings that a value of a node of the GPU would change."""
+    """The shares allowed that a value of a node of the GPU would change."""
     if node not in ("policy", "max_inst", "prio_ratio") or (node == "max_inst" and value == 0):
         return []
     after = replace(gpu, **{node: value})  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
 
 
 def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[ShareChange]:
-    """The ceilings that a value of a node of one container would change, also those of the others."""
+    """The shares allowed that a value of a node of one container would change, also those of the others."""
     if node not in ("weight", "highprio", "ceiling"):
         return []
     changed = [

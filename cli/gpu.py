@@ -125,7 +125,7 @@ def _title(gpu: Gpu) -> str:
 @as_json_option
 @pass_paths
 def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
-    """Show the policy in force, of every GPU or of GPU N, with the ceiling of each container."""
+    """Show the policy in force, of every GPU or of GPU N, with the share allowed to each container."""
     gpus = proc.read_tree(paths).gpus if number is None else (_one(paths, number),)
     lines, wide = [], width()
     for gpu in gpus:

@@ -172,7 +172,7 @@ def got_json(got: Got) -> dict[str, Any]:
         "wait_p99_us": _rounded(got.waits.p99_us),
         "wait_max_us": _rounded(got.waits.max_us),
         "takeover_p99_us": _rounded(got.takeover_us),
-        "takeover_ceiling_p99_us": _rounded(got.takeover_ceiling_us),
+        "takeover_throttled_p99_us": _rounded(got.takeover_throttled_us),
         "share_per_100_ms_pct": [round(ns / 1e6, 2) for ns in got.buckets],
         **requests_json(got),
     }

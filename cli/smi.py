@@ -37,7 +37,7 @@ Columns of GPUs:
 \b
 Columns of containers:
   WEIGHT   slices per round; hp: high priority
-  ALLOWED  ceiling while all that have the GPU open have work; -: none
+  ALLOWED  most while all that have the GPU open have work; -: no limit
   GOT      part of the sample in which it could run; 10s: of ten seconds;
            ~: estimated (soft policy)
   WAIT     mean time out of turn before a turn

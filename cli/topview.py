@@ -34,7 +34,7 @@ KEYS = (
     ("space", "pause, on and off"),
 )
 COLUMNS = (
-    ("ALLOWED", "ceiling while all that have the GPU open have work; -: none"),
+    ("ALLOWED", "most while all that have the GPU open have work; -: no limit"),
     ("GOT, 10s", "part of the last second and of ten in which it could run; -: not measured"),
     ("GOT, UP TO", "the last readings; a whole block is that percentage"),
     ("P99", "99 of 100 waits for a turn were shorter"),

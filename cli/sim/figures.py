@@ -46,13 +46,13 @@ def max_min(demands: Sequence[float], weights: Sequence[float], capacity: float 
 
 
 def fair_shares(
-    demands: Sequence[float], weights: Sequence[float], high: Sequence[bool], ceiling: float
+    demands: Sequence[float], weights: Sequence[float], high: Sequence[bool], prio_part: float
 ) -> list[float]:
-    """Max-min among those with high priority, up to the ceiling if others have a demand; then among the others."""
+    """Max-min among those with high priority, up to @prio_part if others have a demand; then among the others."""
     others = any(want and weight and not first for want, weight, first in zip(demands, weights, high, strict=True))
     upper = [want * first for want, first in zip(demands, high, strict=True)]
     lower = [want * (not first) for want, first in zip(demands, high, strict=True)]
-    upper = max_min(upper, weights, ceiling if others else 1)
+    upper = max_min(upper, weights, prio_part if others else 1)
     return [a + b for a, b in zip(upper, max_min(lower, weights, 1 - sum(upper)), strict=True)]
 
 

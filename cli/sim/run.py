@@ -47,7 +47,7 @@ class Got:
     works_per_s: float
     waits: Waits
     takeover_us: float | None  # from waking to running, 99 of 100; only with highprio
-    takeover_ceiling_us: float | None  # the same where it was frozen meanwhile
+    takeover_throttled_us: float | None  # the same where it was frozen meanwhile
     buckets: tuple[int, ...]
     requests: Requests | None = None
     seen: tuple[Request, ...] = ()
@@ -224,24 +224,24 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
     wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()
     counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
     setup, slots = at_the_end(setup, turns), shown_slots(containers, turns)
-    ceilings = allowed(setup, slots, turns.slice_us)
+    most = allowed(setup, slots, turns.slice_us)
     used = [scenario.gpus[number].policy, *(one.value for one in changes if one.node == "policy")]
     got = [
         Got(
             container=one,
             weight=slots[i].weight,
             highprio=slots[i].highprio,
-            allowed_pct=ceiling,
+            allowed_pct=allowed_pct,
             share_pct=100 * held[i] / wall_ns,
             works_per_s=int(gpu.client(i).works) * S / wall_ns,
             waits=Waits.of(gpu, i),
             takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if slots[i].highprio else None,
-            takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if slots[i].highprio else None,
+            takeover_throttled_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if slots[i].highprio else None,
             buckets=tuple(gpu.buckets(i, counted)),
             requests=Requests.of(gpu.requests(i), wall_ns) if one.serves else None,
             seen=tuple(gpu.requests(i)),
         )
-        for i, (one, ceiling) in enumerate(zip(containers, ceilings, strict=True))
+        for i, (one, allowed_pct) in enumerate(zip(containers, most, strict=True))
     ]
     return Result(
         setup=setup,

@@ -33,13 +33,13 @@ SLACK_PP = 0.2
 CONTROLS = {0: "freeze", 1: "freeze", 2: "freeze", 3: "freeze", 4: "timeslice", 5: None, 6: "freeze"}
 NAMED_CARDS = ("a100", "h200", "t4")  # of a scenario that names none
 TURNS = (0, 1, 2, 3, 6)  # by freezes, in slices
-WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
+WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_throttled_us", "reclaim_us",
                  "cap_excess_pp", "sched_thread_cpu_pct", "request_p50_us", "request_p99_us",
                  "request_p99_of_alone_pct", "idle_loss_pct", "switch_pct", "share_from_fair_pp",
                  "run_state_cpu_pct")  # fmt: skip
 WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct", "low_of_rest_pct", "part_got_pct", "least_second_pct", "low_pct")
-# There is none in a run in which high priority did not use up its ceiling.
-NOT_IN_EVERY_RUN = ("takeover_ceiling_us",)
+# There is none in a run in which high priority did not use up its quota.
+NOT_IN_EVERY_RUN = ("takeover_throttled_us",)
 
 Scheduler = Turns | Rule
 
@@ -264,9 +264,9 @@ def coming_and_going(cell: Cell, gpu: Gpu) -> dict[str, float | None]:
     if one is None:
         one = next((i for i, c in enumerate(cell.scenario.containers) if c.start_ms), None)
     if one is None:
-        return {"takeover_us": None, "takeover_ceiling_us": None, "reclaim_us": None}
+        return {"takeover_us": None, "takeover_throttled_us": None, "reclaim_us": None}
     client = gpu.client(one)
-    worst = {"takeover_us": client.wake, "takeover_ceiling_us": client.wake_frozen, "reclaim_us": client.reclaim}
+    worst = {"takeover_us": client.wake, "takeover_throttled_us": client.wake_frozen, "reclaim_us": client.reclaim}
     if cell.scenario.high is None:
         worst["takeover_us"] = client.wake if client.wake.count else client.wake_frozen
     return {name: hist.max_ns / US if hist.count else None for name, hist in worst.items()}

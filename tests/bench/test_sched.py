@@ -376,7 +376,7 @@ def test_the_worst_of_several_seeds() -> None:
 
 def test_no_figure_of_one_seed_is_the_worst() -> None:
     base = {"ratio_error_pct": 1.0, "aggregate_pct": 99.0, "share_error_1s_pp": 0.5, "share_bound_1s_pp": 0.4,
-            "takeover_us": 900.0, "takeover_ceiling_us": 5000.0}  # fmt: skip
+            "takeover_us": 900.0, "takeover_throttled_us": 5000.0}  # fmt: skip
     for name in ("ratio_error_pct", "aggregate_pct", "takeover_us", "share_error_1s_pp"):
         for rows in ([base, base | {name: None}], [base | {name: None}, base]):
             assert sched_sim.worst_of(rows) == base | {name: None}
@@ -385,7 +385,7 @@ def test_no_figure_of_one_seed_is_the_worst() -> None:
     assert sched_sim.worst_of([nothing, nothing]) == nothing
     unbound = base | {"share_bound_1s_pp": None}
     assert sched_sim.worst_of([unbound, unbound | {"share_error_1s_pp": 0.6}])["share_error_1s_pp"] == 0.6
-    assert sched_sim.worst_of([base, base | {"takeover_ceiling_us": None}]) == base, "not every run comes to it"
+    assert sched_sim.worst_of([base, base | {"takeover_throttled_us": None}]) == base, "not every run comes to it"
     assert sched_sim.worst_of([base | {"ratio_error_pct": math.inf}, base])["ratio_error_pct"] == math.inf
     assert sched_sim.worst_of([base, {"policy": 2, "refused": "why"}]) == {"policy": 2, "refused": "why"}
 

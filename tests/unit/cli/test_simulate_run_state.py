@@ -181,13 +181,13 @@ def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
 def test_without_a_run_state_high_priority_below_its_ceiling_is_not_frozen(
     think_ms: float, most_calls: int, seed: int
 ) -> None:
-    """The samples show it within seconds, for one near its ceiling now and then not: 0 to 312 calls by the seed, of the
+    """The samples show it within seconds, for one near its quota now and then not: 0 to 312 calls by the seed, of the
     430 that periods take."""
     high = Container("high", highprio=True, request_us=(1000.0,), think_ms=think_ms)
     gpu = Gpu(A100, STEADY, (high, BUSY), 32 * S, seed)
     turns = Turns(gpu, Setup(A100, 1, prio_ratio=80, run_state="none"), (high, BUSY))
     turns.run(1 * S)
-    assert gpu.calls > 15, "the ceiling's periods"
+    assert gpu.calls > 15, "the quota's periods"
     turns.run(12 * S)
     gpu.mark()
     calls, began = gpu.calls, gpu.now

@@ -148,18 +148,18 @@ def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
     put("policy", PREEMPTIVE)
     put("prio_ratio", 60)
     got = shares(high, a)
-    # Up to the ceiling the others run beside it at a sixteenth of its timeslice: it has 60 % less a few.
+    # Within its quota the others run beside it at a sixteenth of its timeslice: it has 60 % less a few.
     assert 50 < got[0] < 60 + NEAR
     assert got[1] > 40 - NEAR
     a.stop()
-    assert shares(high, seconds=1)[0] > 99, "no ceiling while no other container has opened the GPU"
+    assert shares(high, seconds=1)[0] > 99, "no quota while no other container has opened the GPU"
 
 
-# Switches take a third of the time left by the ceiling at timeslices of 0.2 ms; five processes and more have the
+# Switches take a third of the time left by the quota at timeslices of 0.2 ms; five processes and more have the
 # driver's timeslice, which is five times as long.
 @pytest.mark.parametrize(("processes", "least", "most"), [(4, 13, 30), (12, 16, 20 + NEAR)])
 def test_processes_take_no_time_from_highprio(tenants, processes, least, most):
-    """Few run beside it at short timeslices; more than four have the time left by the ceiling and no more."""
+    """Few run beside it at short timeslices; more than four have the time left by the quota and no more."""
     high, forks = tenants(highprio=1).start(), tenants().start("--processes", processes)
     put("policy", PREEMPTIVE)
     put("prio_ratio", 80)
@@ -171,7 +171,7 @@ def test_processes_take_no_time_from_highprio(tenants, processes, least, most):
 def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     """10 ms of work in each 140: it has them at once, the other one has the rest.
 
-    Not in each 100, the ceiling's own period: in step with that it would all the time, or never, wake in the part
+    Not in each 100, the quota's own period: in step with that it would all the time, or never, wake in the part
     of it for which a high-priority container that could have run is frozen (docs/reference/policies.md, section 5).
     """
     high, a = tenants(highprio=1).start(*SHORT_WORK), tenants().start()

@@ -37,7 +37,7 @@ WITHIN_PP = 1.0
 SETTLE_S = 0.3
 WINDOW_S = 2.4
 LEARNT_S = 8.0  # by then what one with high priority used before it worked all the time makes no difference
-BURSTS_S = 4.1  # of the high-priority one's 82 ms and of the ceiling's 100 a whole number each
+BURSTS_S = 4.1  # of the high-priority one's 82 ms and of the quota's 100 a whole number each
 SEEDS = (1, 2)
 PRIO_RATIO = 80
 SECOND_NS = 10**9
@@ -158,7 +158,7 @@ def test_short_queues(tenants):
 
 
 def test_high_priority_beside_others(tenants):
-    """It works 15 ms in 82, then all the time: by its short bursts the others have the rest, then the ceiling holds."""
+    """It works 15 ms in 82, then all the time: by its short bursts the others have the rest, then the quota holds."""
     high, low = tenants(highprio=1), tenants().start()
     bursts, wrong = {"kernel_us": 1000, "depth": 4, "on_ms": 15, "off_ms": 67}, []
     put("policy", WEIGHTED)
