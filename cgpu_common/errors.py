@@ -38,7 +38,7 @@ class KernelMissing(Refused):
     """The generic netlink family is not registered."""
 
     def __init__(self) -> None:
-        super().__init__("the kernel module cgpu_km is not loaded; cgpu status shows how to load it")
+        super().__init__("the kernel module cgpu_km is not loaded; cgpu-smi shows how to load it")
 
 
 class KernelRefused(Refused):

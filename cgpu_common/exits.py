@@ -91,22 +91,22 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
     errno.EBUSY: {
         "policy": (f"max_inst is above {MAX_INST_MAX}, which only {policies.WIDE} takes", "set max_inst first"),
-        "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
-        "overcommit": ("the sum of the memory limits is larger", "cgpu status shows them"),
+        "max_inst": ("more containers or weight than that are in use", "cgpu-smi shows them"),
+        "overcommit": ("the sum of the memory limits is larger", "cgpu-smi shows them"),
         "inst_ctl": ("a container of this id is dying, or the driver sleeps", "see the kernel log, then repeat it"),
         None: ("in use", ""),
     },
     errno.ENOSPC: {
-        "weight": ("the sum of weights would exceed max_inst", "see free_weight in cgpu status"),
-        "memsize": ("the sum of limits would exceed the card's memory", "cgpu status shows the limits"),
-        None: ("no room on the GPU: memory, weight or containers", "cgpu status shows their use"),
+        "weight": ("the sum of weights would exceed max_inst", "see FREE in cgpu-smi"),
+        "memsize": ("the sum of limits would exceed the card's memory", "cgpu-smi shows the limits"),
+        None: ("no room on the GPU: memory, weight or containers", "cgpu-smi shows their use"),
     },
     errno.EOPNOTSUPP: {
         "policy": ("the control this policy needs does not work on this driver", "policy 5 always works"),
         "upgrade": ("it cannot replace the running core", "see the kernel log"),
         None: ("not supported on this driver", "see the kernel log"),
     },
-    errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu status lists the GPUs")},
+    errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu-smi lists the GPUs")},
     errno.EEXIST: {None: ("a container of this id exists already", "cgpu ps")},
     errno.ENOENT: {
         "upgrade": ("no such core is registered", "cgpu upgrade lists them"),

@@ -462,7 +462,7 @@ def read_node(path: Path) -> str:
     try:
         return read_file(path).rstrip("\n")
     except _Vanished:
-        raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such file", "cgpu status") from None
+        raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such file", "cgpu-smi") from None
 
 
 def write_node(path: Path, text: str, what: str) -> None:

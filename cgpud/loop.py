@@ -110,7 +110,7 @@ class Daemon:
             async for event in self.deps.link.events(self.reconcile):
                 await self._on_event(event)
         except KernelMissing:
-            self._log.warning("the kernel module is not loaded", hint="cgpu status shows how to load it")
+            self._log.warning("the kernel module is not loaded", hint="cgpu-smi shows how to load it")
         await self.reconcile()  # its containers are gone too
         await self.deps.link.arrival()
         self._log.info("the kernel module is loaded")
@@ -282,7 +282,7 @@ class Daemon:
             if self.deps.draining():
                 raise Refused(
                     "this node is being drained for an update of cgpu_km: no container gets a slice of a GPU until "
-                    "it is over (cgpu drain --undo ends it)"
+                    "it is over (cgpu uncordon ends it)"
                 )
             bundle.check(directory)  # the wait for other starts may have been longer than the engine's patience
             await self._end_earlier_life(container_id)

@@ -269,21 +269,18 @@ def uncordon(paths: Paths, as_json: bool) -> None:
 @click.command("drain", cls=Command)
 @click.option("--wait", is_flag=True, help="Wait until the running containers have ended. None is ended.")
 @timeout_option
-@click.option("--undo", is_flag=True, help="The same as cgpu uncordon.")
 @as_json_option
 @pass_paths
-def drain_command(paths: Paths, wait: bool, timeout: float | None, undo: bool, as_json: bool) -> None:
+def drain_command(paths: Paths, wait: bool, timeout: float | None, as_json: bool) -> None:
     """Cordon the node and list the containers that are left; with --wait, wait for their end."""
     from . import drain
 
-    if undo and (wait or timeout is not None):
-        raise click.UsageError("--undo does not wait")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout goes with --wait")
-    changed = drain.undo(paths) if undo else drain.begin(paths)
+    changed = drain.begin(paths)
     if wait:
         drain.wait(paths, timeout, note)
-    _draining(paths, changed, as_json, not undo)
+    _draining(paths, changed, as_json, True)
 
 
 @click.command("upgrade", cls=Command)

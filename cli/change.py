@@ -375,7 +375,7 @@ def create(
     if not _ID.fullmatch(container_id):
         raise usage(f"{cut(container_id, ID_QUOTED)!r} is no id", ID_ALLOWED)
     if paths.drain.exists():
-        raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
+        raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu uncordon")
     asked = {one.gpu: one.weight for one in slots} if weight_given else None
     wanted = _affordable(paths, container_id, slots, allow_less) if asked else list(slots)
     try:

@@ -298,7 +298,7 @@ def configuration(facts: Facts) -> Finding:
         return Finding("cgpu.toml", WARNING, text, "systemctl reload cgpud")
     if facts.drift:
         text = f"{facts.drift} value{'s' * (facts.drift != 1)} of the GPUs differ from it"
-        return Finding("cgpu.toml", WARNING, text, "cgpu status names them; systemctl reload cgpud sets them")
+        return Finding("cgpu.toml", WARNING, text, "cgpu-smi names them; systemctl reload cgpud sets them")
     if not facts.config_file:
         return Finding("cgpu.toml", OK, "no file: the defaults hold")
     return Finding("cgpu.toml", OK, "valid" if facts.drift is None else "valid, and in force")
@@ -314,7 +314,7 @@ def daemon(facts: Facts) -> Finding:
         text = f"{facts.daemon_version} runs, and the package is {facts.package}"
         return Finding("cgpud", WARNING, text, "systemctl restart cgpud")
     if facts.draining:
-        return Finding("cgpud", WARNING, "the node is drained: no container gets a slice", "cgpu drain --undo")
+        return Finding("cgpud", WARNING, "the node is drained: no container gets a slice", "cgpu uncordon")
     return Finding("cgpud", OK, "answers")
 
 

@@ -16,7 +16,7 @@ from cgpu_common.tree import Container
 from .names import shown_ids
 
 POLL_S = 0.5
-STILL_REFUSED = "new starts are still refused: cgpu drain --undo"
+STILL_REFUSED = "new starts are still refused: cgpu uncordon"
 
 
 def is_on(paths: Paths) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LOOK_AGAIN_S = 1.0
 NAMES_MOST = 4096
-LOST = "events were lost; cgpu status shows the current state"
+LOST = "events were lost; cgpu-smi shows the current state"
 
 #: True: that was the last one.
 Report = Callable[[str, str, dict[str, Any]], bool]

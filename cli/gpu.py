@@ -17,7 +17,7 @@ from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu
 
 from . import change, collect, daemon, describe, refusals
-from .admin import as_json_option, pass_paths, set_gpu
+from .admin import as_json_option, pass_paths
 from .columns import folded, table
 from .complete import gpu_words, policy_words
 from .kernel import kernel
@@ -29,10 +29,7 @@ from .words import GPU
 
 @click.group("gpu", cls=Group)
 def gpu_group() -> None:
-    """Show the GPUs and their settings, and change them."""
-
-
-gpu_group.add_command(set_gpu, "set")
+    """Show the GPUs and their settings."""
 
 
 def _settings(paths: Paths, number: int) -> dict[str, str]:

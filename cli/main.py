@@ -40,7 +40,7 @@ COMMANDS = {
         "events",
         "Show events from now on: containers, refusals, overruns, controls, policies, cores.",
     ),
-    "gpu": ("cgpu_cli.gpu", "gpu_group", "Show the GPUs and their settings, and change them."),
+    "gpu": ("cgpu_cli.gpu", "gpu_group", "Show the GPUs and their settings."),
     "inspect": (
         "cgpu_cli.show",
         "inspect",
@@ -65,8 +65,6 @@ COMMANDS = {
         "Simulate containers on a GPU under a policy: shares, waits, time line.",
     ),
     "stats": ("cgpu_cli.stats", "stats", "Show each container's use of its GPUs, every second until interrupted."),
-    "status": ("cgpu_cli.show", "status_command", "Show GPUs and containers; the same as cgpu-smi."),
-    "top": ("cgpu_cli.top", "top", "Show GPUs and containers on a live screen, with a sparkline of each one's share."),
     "trace": ("cgpu_cli.trace", "trace_command", "Record which container ran when."),
     "uncordon": ("cgpu_cli.admin", "uncordon", "Allow containers to start again."),
     "upgrade": (

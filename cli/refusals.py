@@ -66,7 +66,7 @@ def of_memory(
         short.append(f"GPU {gpu} has {there} and {-(-size // MIB)} MiB were requested; held by: {held}")
     if short:
         err.why = "; ".join(short)
-        err.hint = "choose a smaller size, end a holder, or cgpu gpu set N overcommit PERCENT"
+        err.hint = "choose a smaller size, end a holder, or cgpu set gpu N overcommit PERCENT"
     return err
 
 
@@ -107,7 +107,7 @@ def of_gpu(paths: Paths, err: CgpuError, gpu: int, node: str, value: int) -> Cgp
     if err.number != errno.EBUSY or most is None or free is None:
         return err
     if node == "policy" and most > MAX_INST_MAX:
-        err.hint = f"GPU {gpu} has max_inst {most}: cgpu gpu set {gpu} max_inst {MAX_INST_MAX}, or less, first"
+        err.hint = f"GPU {gpu} has max_inst {most}: cgpu set gpu {gpu} max_inst {MAX_INST_MAX}, or less, first"
     there = sum(any(number == gpu for number, _ in one.gpus) for one in containers(paths))
     if node == "max_inst" and value < max(there, most - free):
         err.hint = f"{there} container{'s' * (there != 1)}, weight {most - free} in use; cgpu ps shows them"

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import click
 
 from cgpu_common import proc
-from cgpu_common.app import Command, FloatRange
+from cgpu_common.app import Command
 from cgpu_common.output import note, result
 
 from . import change, daemon, describe, rates, render
@@ -40,18 +40,6 @@ def version(paths: proc.Paths, as_json: bool) -> None:
     lines = [f"{name:<13} {value or '-'}" for name, value in rows]
     lines += [f"missing: {what}" for what in found.missing]
     result(as_json, asdict(found), "\n".join(lines))
-
-
-@click.command("status", cls=Command)
-@as_json_option
-@click.option("--interval", type=FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S")
-@click.option("--no-sample", is_flag=True, help="Do not wait: without shares and waits.")
-@pass_paths
-def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample: bool) -> None:
-    """Show GPUs and containers; the same as cgpu-smi."""
-    from . import status
-
-    status.show(paths, status.Wanted(interval_s=None if no_sample else interval, as_json=as_json))
 
 
 @click.command("ps", cls=Command)

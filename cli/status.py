@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The status of all GPUs as text, JSON or CSV, once or again and again; the body of cgpu-smi and of cgpu status."""
+"""The status of all GPUs as text, JSON or CSV, once or again and again; the body of cgpu-smi."""
 
 from __future__ import annotations
 

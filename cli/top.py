@@ -107,8 +107,7 @@ def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
 
     Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, o pods, t history, j and k or
     the arrows for what does not fit, space pause.
-    Without a terminal it prints what cgpu-smi --loop prints, N times. cgpu top is the same without the options of
-    cgpu-smi.
+    Without a terminal it prints what cgpu-smi --loop prints, N times.
     """
     wanted: status.Wanted = replace(ctx.meta.get("cgpu.wanted", status.Wanted()), sort=sort, every_s=delay)
     if sys.stdin.isatty() and sys.stdout.isatty():

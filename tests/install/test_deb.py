@@ -95,8 +95,8 @@ def test_the_simulator_has_its_sources(on: Installed) -> None:
 
 
 def test_completion_answers(on: Installed) -> None:
-    script = "source /usr/share/bash-completion/completions/cgpu; COMP_WORDS=(cgpu statu) COMP_CWORD=1; "
-    assert on.box.must(f"bash -c '{script} _cgpu_completion cgpu; echo \"${{COMPREPLY[@]}}\"'").strip() == "status"
+    script = "source /usr/share/bash-completion/completions/cgpu; COMP_WORDS=(cgpu stat) COMP_CWORD=1; "
+    assert on.box.must(f"bash -c '{script} _cgpu_completion cgpu; echo \"${{COMPREPLY[@]}}\"'").strip() == "stats"
 
 
 @pytest.mark.parametrize("page", ["cgpu.1", "cgpu-smi.1", "cgpu.toml.5", "cgpud.8", "cgpu-runtime.8"])

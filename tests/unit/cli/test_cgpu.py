@@ -89,7 +89,7 @@ def test_version_without_core(empty: Tree) -> None:
 def test_where_only_signed_modules_are_loaded_that_is_told(empty: Tree, file: str, text: str, reported: bool) -> None:
     shutil.rmtree(empty.proc)
     write(empty.root / file, text)
-    for said in (Cli(empty).cgpu("version").stdout, Cli(empty).cgpu("status").stderr, Cli(empty).smi().stderr):
+    for said in (Cli(empty).cgpu("version").stdout, Cli(empty).cgpu("ps").stderr, Cli(empty).smi().stderr):
         assert "not loaded (modprobe cgpu_km" in said
         assert ("if its key is not trusted: mokutil --import /var/lib/dkms/mok.pub" in said) is reported
 
@@ -261,7 +261,6 @@ def test_create_and_destroy_write_inst_ctl(empty: Tree) -> None:
         (("set", "gpu", "0", "free_weight", "1"), Exit.USAGE),
         (("set", "gpu", "0", "policy", "1 2"), Exit.USAGE),
         (("nonsense",), Exit.USAGE),
-        (("status", "--interval", "0"), Exit.USAGE),
     ],
 )
 def test_failures(cli: Cli, argv: tuple[str, ...], code: Exit) -> None:
@@ -279,7 +278,7 @@ def test_ambiguous_prefix(tree: Tree) -> None:
     assert "fits 2 containers" in result.stderr
 
 
-@pytest.mark.parametrize("argv", [("status",), ("ps",), ("set", "gpu", "0", "policy", "1"), ("destroy", "x")])
+@pytest.mark.parametrize("argv", [("ps",), ("set", "gpu", "0", "policy", "1"), ("destroy", "x")])
 def test_module_not_loaded(empty: Tree, argv: tuple[str, ...]) -> None:
     shutil.rmtree(empty.proc)
     result = Cli(empty).cgpu(*argv)
@@ -305,7 +304,7 @@ def test_any_text_in_the_tree_is_survived(cli: Cli, text: str) -> None:
         path = cli.tree.proc / node
         before = path.read_text()
         path.write_text(text, encoding="utf-8", errors="replace")
-        result = cli.cgpu("status", "--no-sample", "--json")
+        result = cli.smi("--no-sample", "--json")
         path.write_text(before)
         assert result.exit_code in (0, 1)
         assert "internal" not in result.stderr
@@ -368,7 +367,7 @@ def test_too_large_has_the_figure_that_is_free(cli: Cli, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(kernel.Files, "create", full)
     monkeypatch.setattr(kernel.Files, "set_container", full)
-    next_step = "(choose a smaller size, end a holder, or cgpu gpu set N overcommit PERCENT)"
+    next_step = "(choose a smaller size, end a holder, or cgpu set gpu N overcommit PERCENT)"
     made = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "2GiB").stderr
     assert "GPU 0 has 1008 of its 15109 MiB left and 2048 MiB were requested; held by: gpu_test1 6043 MiB, " in made
     assert made.endswith(f"aabbccddeeff 8058 MiB {next_step}\n")
@@ -394,7 +393,7 @@ def test_an_id_that_is_taken_has_no_figures_of_memory(cli: Cli, monkeypatch: pyt
     assert found == "cgpu: error: create a: a container with this id is there (cgpu inspect a; cgpu destroy a)\n"
 
 
-@pytest.mark.parametrize("words", [("gpu", "set", "0", "policy", "fixed"), ("policy", "set", "fixed")])
+@pytest.mark.parametrize("words", [("set", "gpu", "0", "policy", "fixed"), ("policy", "set", "fixed")])
 def test_a_policy_that_max_inst_forbids_has_the_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -404,7 +403,7 @@ def test_a_policy_that_max_inst_forbids_has_the_command(
 
     write(cli.tree.proc / "0/max_inst", "100")
     monkeypatch.setattr(kernel.Files, "set_gpu", busy)
-    assert "(GPU 0 has max_inst 100: cgpu gpu set 0 max_inst 25, or less, first)" in cli.cgpu(*words).stderr
+    assert "(GPU 0 has max_inst 100: cgpu set gpu 0 max_inst 25, or less, first)" in cli.cgpu(*words).stderr
 
 
 def test_a_name_that_the_user_may_not_look_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu status and settings that differ from cgpu.toml: requested from cgpud, shown, left out without cgpud."""
+"""cgpu-smi and settings that differ from cgpu.toml: requested from cgpud, shown, left out without cgpud."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def answer(tree: Tree) -> Iterator[Callable[[bytes], None]]:
 
 def test_drift_is_shown(tree: Tree, answer: Callable[[bytes], None]) -> None:
     answer(packed({"ok": True, "drift": [ROW]}))
-    text = Cli(tree).cgpu("status", "--no-sample").stdout
+    text = Cli(tree).smi("--no-sample").stdout
     assert "  GPU 0: policy is native, cgpu.toml has fixed\n" in text
-    data = json.loads(Cli(tree).cgpu("status", "--no-sample", "--json").stdout)
+    data = json.loads(Cli(tree).smi("--no-sample", "--json").stdout)
     schema.validate(data, SCHEMA)
     assert data["drift"] == [{name: ROW[name] for name in ("index", "key", "configured", "live")}]
 

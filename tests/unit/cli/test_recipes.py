@@ -86,5 +86,5 @@ def test_the_figures_of_a_sentence(begin: str, figures: tuple[tuple[str, int], .
 
 def test_a_line_has_the_prio_ratio_that_its_recipe_sets() -> None:
     for section in PAGE.read_text().split("\n## "):
-        for ratio in re.findall(r"cgpu gpu set 0 prio_ratio (\d+)", section):
+        for ratio in re.findall(r"cgpu set gpu 0 prio_ratio (\d+)", section):
             assert f" --prio-ratio {ratio} " in section

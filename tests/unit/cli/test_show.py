@@ -172,7 +172,7 @@ def test_gpu_show_says_whether_the_run_state_is_known(
 
 
 def test_gpu_set_is_set_gpu(two: Tree) -> None:
-    assert Cli(two).cgpu("gpu", "set", "1", "max_inst", "10").stdout == "gpu 1 max_inst: 20 -> 10\n"
+    assert Cli(two).cgpu("set", "gpu", "1", "max_inst", "10").stdout == "gpu 1 max_inst: 20 -> 10\n"
 
 
 # ---- policy ----

@@ -35,10 +35,6 @@ def test_no_container_does_not_wait(empty_cli: Cli) -> None:
     golden("smi-empty.txt", result.stdout)
 
 
-def test_status_is_smi(cli: Cli) -> None:
-    assert cli.cgpu("status", "--no-sample").stdout == cli.smi("--no-sample").stdout
-
-
 @pytest.mark.parametrize("policy", policies.Policy)
 def test_json_fits_the_schema(tree: Tree, policy: int) -> None:
     tree.gpu(0, policy=policy)

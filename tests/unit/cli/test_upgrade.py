@@ -154,7 +154,6 @@ def test_usage(empty_cli: Cli) -> None:
             result = empty_cli.cgpu("upgrade", "--to", version, *words)
             assert (result.exit_code, result.stdout) == (2, "")
             assert f"{version!r} is no version X.Y.Z" in " ".join(result.stderr.split())
-    assert empty_cli.cgpu("drain", "--undo", "--wait").exit_code == 2
 
 
 def test_cold_unloads_and_loads(empty: Tree, empty_cli: Cli, tools: Tools) -> None:
@@ -412,11 +411,11 @@ def test_a_drain_that_takes_too_long_stays(tree: Tree, cli: Cli, tools: Tools) -
     assert result.exit_code == 1
     assert "still there: gpu_test1" in error(result)["why"]
     assert tools.asked == []
-    assert error(result)["hint"] == "new starts are still refused: cgpu drain --undo"
+    assert error(result)["hint"] == "new starts are still refused: cgpu uncordon"
     result = cli.cgpu("create", "ab", "--gpu", "0", "--memsize", "1GiB", "--json")
     assert (result.exit_code, error(result)["why"]) == (1, "this node is being drained")
     assert cli.cgpu("drain").stdout.splitlines()[0] == "new slices are refused already, 2 left"
-    assert json.loads(cli.cgpu("drain", "--undo", "--json").stdout)["draining"] is False
+    assert json.loads(cli.cgpu("uncordon", "--json").stdout)["draining"] is False
     assert not (tree.root / "run/cgpu/drain").exists()
 
 
@@ -424,7 +423,7 @@ def test_what_fails_after_the_wait_tells_that_the_mark_stays(empty: Tree, empty_
     tools.refuses("rmmod", "cgpu_km", "Module cgpu_km is in use")
     for words in (("--drain",), ()):  # the second one finds the mark of the first
         said = error(empty_cli.cgpu("upgrade", "--cold", *words, "--json"))
-        assert said["hint"] == "see the kernel log; new starts are still refused: cgpu drain --undo"
+        assert said["hint"] == "see the kernel log; new starts are still refused: cgpu uncordon"
         assert (empty.root / "run/cgpu/drain").exists()
 
 
@@ -437,5 +436,5 @@ def test_who_is_interrupted_is_told_that_the_mark_stays(
     monkeypatch.setattr("cgpu_cli.drain.time.sleep", interrupted)
     result = Cli(tree).cgpu("upgrade", "--cold", "--drain")
     assert result.exit_code == 130
-    assert "new starts are still refused: cgpu drain --undo" in result.stderr.splitlines()
+    assert "new starts are still refused: cgpu uncordon" in result.stderr.splitlines()
     assert tools.asked == []

@@ -162,4 +162,4 @@ def test_garbage(quick: Tree, line: tuple[click.Command, list[str]]) -> None:
 def test_every_command_is_driven() -> None:
     """The walk finds the commands below groups too, whose modules are imported when they run."""
     names = {" ".join(path) for program, path, _ in COMMANDS if program is cgpu}
-    assert {"create", "set container", "doctor", "trace", "stats", "simulate", "gpu set", "policy set"} <= names
+    assert {"create", "set container", "doctor", "trace", "stats", "simulate", "gpu show", "policy set"} <= names

@@ -69,7 +69,7 @@ def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
         (("set", "gpu", "0", "uvm", "on"), "uvm: 'on' is no mode (deny or account)"),
         (("set", "gpu", "0", "max_inst", "x"), "max_inst: 'x' is not allowed"),
         (("policy", "set", NO_POLICY), f"policy: '{NO_POLICY}' is not allowed ({policies.ALLOWED}"),
-        (("gpu", "set", "0", "policy", NO_POLICY), f"policy: '{NO_POLICY}' is not allowed ({policies.ALLOWED}"),
+        (("set", "gpu", "0", "policy", NO_POLICY), f"policy: '{NO_POLICY}' is not allowed ({policies.ALLOWED}"),
         (("create", "a", "--gpu", "0", "--memsize", "1000K"), "1024000 bytes is not allowed (at least 1MiB)"),
         (("set", "gpu", "0", "default_memsize", "15"), "default_memsize: 15 bytes is not allowed"),
         (("set", "container", ID1, "highprio", "yes"), "highprio: 'yes' is not allowed (0 or 1)"),

@@ -18,7 +18,7 @@ async def test_starts_are_refused_until_it_is_over(node: Node) -> None:
         reply = await node.prepare(OTHER)
         assert not reply["ok"]
         assert "is being drained" in reply["error"]
-        assert "cgpu drain --undo" in reply["error"]
+        assert "cgpu uncordon" in reply["error"]
         assert [one.id for one in node.link.containers.values()] == [ID], "a container that has its slice keeps it"
         assert (await node.ask(op="status"))["draining"] is True
         assert await node.prepare(OTHER, ("CGPU_DISABLE=1",)) == {"ok": True, "action": "pass"}

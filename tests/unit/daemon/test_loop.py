@@ -216,7 +216,7 @@ def test_half_a_surrogate_in_any_answer() -> None:
 async def test_the_module_is_missing(node: Node) -> None:
     node.link.missing = True
     async with node.running():
-        why = "the kernel module cgpu_km is not loaded; cgpu status shows how to load it"
+        why = "the kernel module cgpu_km is not loaded; cgpu-smi shows how to load it"
         assert (await node.prepare(ID))["error"] == why
         assert (await node.ask(op="status"))["module"] is False
 
