@@ -183,7 +183,8 @@ GPU = {
     ),
     "prio_ratio": Key(
         whole(PRIO_RATIO_MIN, PRIO_RATIO_MAX, "percent"), PRIO_RATIO_DEFAULT,
-        "The part of each 100 ms that high priority may take from the others.",
+        "The part of the time that high priority may take from the others: of each 100 ms, or of several seconds where "
+        "the run state is known.",
         see="docs/reference/policies.md §5", node="prio_ratio", attr=G.PRIO_RATIO,
     ),
     "slice_us": Key(
