@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -254,7 +255,12 @@ def test_a_wrong_mention_is_found():
 
 
 @pytest.mark.parametrize(
-    ("page", "pattern"), [("CONTRIBUTING.md", r"`(test_\w+)`"), ("docs/security.md", r"\b(test_\w+)")]
+    ("page", "pattern"),
+    [
+        ("CONTRIBUTING.md", r"`(test_\w+)`"),
+        ("docs/security.md", r"\b(test_\w+)"),
+        ("docs/develop/testing.md", r"\b(test_\w+)"),
+    ],
 )
 def test_the_tests_that_the_page_names_exist(page, pattern):
     named = set(re.findall(pattern, (REPO / page).read_text()))
@@ -291,3 +297,17 @@ def test_each_licence_that_a_file_names_is_there() -> None:
                 named |= dict.fromkeys(re.split(r" (?:OR|AND) ", found[1]), path)
     assert set(named) == {path.stem for path in (REPO / "LICENSES").iterdir()}, named
     assert (REPO / "LICENSE").read_text() == (REPO / "LICENSES/MIT.txt").read_text()
+
+
+@pytest.mark.parametrize("page", ["simulated-driver.md", "nvsim.md"])
+def test_the_page_counts_what_of_nvsim_was_compared(page: str) -> None:
+    """DIFFERS: where nvsim is not NVIDIA's resource manager, of the calls whose answers are kept."""
+    calls = tomllib.loads((REPO / "tests/rm/answers.toml").read_text())
+    compared = (REPO / "tests/vm/guest/simulator/test_rm_walk.py").read_text()
+    (table,) = re.findall(r"^DIFFERS = \{$(.*?)^\}$", compared, re.M | re.S)
+    differ = re.findall(r'^    "(.+)": ', table, re.M)
+    assert differ and set(differ) <= calls.keys()
+    text = " ".join((REPO / "docs/develop" / page).read_text().split())
+    assert re.findall(r"(\d+) (?:statuses, of which|were compared .{0,50}, and) (\d+) differ", text) == [
+        (str(len(calls)), str(len(differ)))
+    ]
