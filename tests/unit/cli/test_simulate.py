@@ -12,6 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from cgpu_cli.sim.gpu import Stretch
 from cgpu_cli.sim.model import MS, Container, Setup, profile
 from cgpu_cli.sim.run import run
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.policies import Policy
 
 ROOT = Path(__file__).parents[3]
 
@@ -407,7 +409,7 @@ def test_any_file_is_a_model_or_a_sentence(data: dict[str, object]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    policy=st.integers(0, 5),
+    policy=st.sampled_from(Policy),
     containers=st.lists(
         st.builds(
             Container,
@@ -432,9 +434,12 @@ def test_whatever_is_simulated_adds_up(policy: int, containers: list[Container],
     assert sum(got.share_pct for got in result.got) <= 100 + 1e-9
     assert 0 <= result.idle_pct <= 100
     for got in result.got:
-        assert got.container.weight or policy == 5 or got.share_pct == 0, "weight 0 is frozen"
-        assert got.container.weight or policy != 5 or got.share_pct >= 0
+        assert got.container.weight or policy == Policy.NATIVE or got.share_pct == 0, "weight 0 is frozen"
     assert run(scenario)[0] == result
+    if policy == Policy.NATIVE:
+        plain = tuple(replace(one, weight=1, highprio=False) for one in containers)
+        other = run(replace(scenario, containers=plain))[0]
+        assert [got.share_pct for got in other.got] == [got.share_pct for got in result.got], "both mean nothing"
 
 
 def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
