@@ -58,7 +58,7 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 		has->shown_known = 0;
 		has->shown_busy = 0;
 		if (core) {
-			ckm_run_state_read_locked(gpu, core, &has->shown_known, &has->shown_busy);
+			ckm_run_state_read_locked(gpu, core, &has->shown_known, &has->shown_busy, NULL);
 			ckm_core_leave();
 		}
 		has->shown_ns = ktime_get_ns();

@@ -25,7 +25,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		27	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		28	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h, sched_step.h. */
 struct cgpu_sched_ops {

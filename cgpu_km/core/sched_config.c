@@ -3,6 +3,7 @@
 #include "sched_gpu.h"
 
 #include "sched_account.h"
+#include "sched_at_work.h"
 #include "policy.h"
 #include "sched_ceiling.h"
 #include "sched_debt.h"
@@ -462,6 +463,7 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels, u32 t
 		t->slot[slot].timeslice_us = 0;
 		t->timesliced &= ~(1u << slot);
 		cgpu_run_state_forget(t, 1u << slot);
+		cgpu_at_work_forget(&t->slot[slot]);
 	}
 }
 

@@ -26,6 +26,13 @@
 #define UNSEEN_GAPS	4u	/* in a row, of which each is a reading only: the mean is none */
 #define UNSEEN_COUNT	2u	/* and follows quickly what comes next */
 
+/* A gap of less is half over when others were thawed, and they have to be frozen after it. */
+#define QUICK_NS	1500000ull
+#define QUICK_POINTS	16u	/* one for each such gap; two less for as much of a longer one: */
+#define LONGER_POINTS	8u	/* at most */
+#define QUICK_FROM	14u
+#define QUICK_UNTIL	4u
+
 /* How much of such work is work: over about so long, since a budget lasts for as long. */
 #define SHARE_NS	1000000000ull
 #define WORK_PERCENT	80u	/* with less, its gaps are charged */
@@ -133,6 +140,38 @@ static void judge_gaps(const struct cgpu_sched *t, struct cgpu_sched_entity *s, 
 	}
 }
 
+/* Gaps that the hardware may lend count. */
+static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns)
+{
+	u32 less = len_ns < LONGER_POINTS / 2 * QUICK_NS ? 2 * (u32)(len_ns / QUICK_NS) : LONGER_POINTS;
+
+	if (len_ns < switches_ns(t, TOO_SHORT))
+		return;
+	if (len_ns < QUICK_NS)
+		s->quick_gaps += s->quick_gaps < QUICK_POINTS;
+	else
+		s->quick_gaps -= less < s->quick_gaps ? less : s->quick_gaps;
+	if (s->quick_gaps >= QUICK_FROM)
+		s->is_quick = 1;
+	else if (s->quick_gaps < QUICK_UNTIL)
+		s->is_quick = 0;
+}
+
+/**
+ * cgpu_dense_is_quick() - are gaps mostly over before a thaw and a freeze could lend them
+ * @t: the scheduler
+ * @high: high-priority slots
+ *
+ * Return: true if those of all of @high are.
+ */
+bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high)
+{
+	for (; high; high &= high - 1)
+		if (!t->slot[__builtin_ctz(high)].is_quick)
+			return false;
+	return true;
+}
+
 /**
  * cgpu_dense_work() - a reading found work, or nothing is known
  * @t: the scheduler
@@ -147,6 +186,7 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
 {
 	struct cgpu_sched_entity *s = &t->slot[slot];
 	bool seen = s->idle_readings > 1;
+	u64 len_ns;
 
 	if (!known) {
 		s->close_since_ns = 0;
@@ -156,7 +196,9 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
 		s->close_since_ns = now_ns;
 	if (!s->idle_since_ns || !s->highprio)
 		return;
-	count_gap(t, s, seen ? cgpu_dense_gap_ns(t, slot, now_ns) : 0);
+	len_ns = seen ? cgpu_dense_gap_ns(t, slot, now_ns) : 0;
+	count_gap(t, s, len_ns);
+	count_quick(t, s, len_ns);
 	judge_gaps(t, s, seen);
 }
 

@@ -2,6 +2,8 @@
 /* How the hardware divides time among containers that are enabled together. Reads the state only. */
 #include "sched_hwshare.h"
 
+#include "sched_at_work.h"
+
 /**
  * cgpu_hw_timeslice_us() - timeslice of each TSG of a slot
  * @t: the scheduler
@@ -46,7 +48,7 @@ u64 cgpu_hw_shortest_ns(const struct cgpu_sched *t, u32 mask)
 static u64 weight_of(const struct cgpu_sched *t, u32 slot, bool by_timeslice)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 tsgs = s->tsgs ? s->tsgs : 1;
+	u64 tsgs = cgpu_at_work(t, slot);
 
 	if (!by_timeslice)
 		return tsgs;

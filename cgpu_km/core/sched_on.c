@@ -16,6 +16,7 @@
  */
 #include "sched_on.h"
 
+#include "sched_at_work.h"
 #include "sched_hwshare.h"
 #include "sched_recent.h"
 
@@ -161,7 +162,7 @@ void cgpu_on_find(struct cgpu_sched *t, u32 was_busy, u64 until_ns)
 			t->on_mask = busy;
 		if (age_ns < cgpu_hw_shortest_ns(t, on))
 			return;
-		if (cgpu_is_one(on) && t->slot[__builtin_ctz(on)].tsgs <= 1)
+		if (cgpu_is_one(on) && cgpu_at_work(t, __builtin_ctz(on)) <= 1)
 			busy &= ~on;
 	} else if (cgpu_is_one(ended) && (on & ended) && !cgpu_is_one(on) && !flickers(t, on) &&
 		   age_ns < cgpu_hw_shortest_ns(t, on & ~ended) + t->switch_ns) {

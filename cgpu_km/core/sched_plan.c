@@ -2,6 +2,7 @@
 /* (state, now) -> plan -> acknowledgement -> state. */
 #include "sched_account.h"
 #include "policy.h"
+#include "sched_at_work.h"
 #include "sched_calls.h"
 #include "sched_ceiling.h"
 #include "sched_debt.h"
@@ -73,7 +74,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->awake = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
-	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low) : v->low;
+	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low, v->exclusive ? v->present : 0) : v->low;
 	v->crowd = v->low & ~v->corunnable;
 	v->corun = 1;
 	v->ts_scale = 1;
@@ -241,7 +242,7 @@ static bool alternates(const struct cgpu_sched *t, const struct plan_input *v, u
 {
 	u32 low = v->low & v->opened, beside = v->policy->slices ? low & v->restless : low;
 
-	return t->slot[slot].tsgs > 1 || ((beside >> slot & 1) && (beside & (beside - 1)));
+	return cgpu_at_work(t, slot) > 1 || ((beside >> slot & 1) && (beside & (beside - 1)));
 }
 
 static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v,
@@ -253,11 +254,11 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	if (v->policy->slices && v->crowd >> slot & 1)
 		return 0;
 	if (v->exclusive && t->prio_throttled && v->expected)
-		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
+		return cgpu_prio_shared_timeslice_us(t, slot);
 	if (v->expected || (v->exclusive && t->slot[slot].highprio))
-		return cgpu_prio_known_timeslice_us(t, &t->slot[slot], alternates(t, v, slot));
+		return cgpu_prio_known_timeslice_us(t, slot, alternates(t, v, slot));
 	if (v->present && !v->exclusive)
-		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
+		return cgpu_prio_timeslice_us(t, slot, v->corun, v->ts_scale);
 	if (v->policy->slices && !v->policy->fixed_round)
 		return cgpu_rr_beside_timeslice_us(t, v->restless, slot);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
@@ -388,11 +389,6 @@ static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *p
 	}
 }
 
-static u64 later_ns(u64 one_ns, u64 other_ns)
-{
-	return one_ns > other_ns ? one_ns : other_ns;
-}
-
 /* A call takes effect in the middle. A container can run as soon as one of its lists is thawed,
  * until the last is frozen.
  */
@@ -496,5 +492,5 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	t->inflight = 0;
 	cgpu_rr_planned(t);
 	cgpu_failed_count(t, called | (plan->timeslice_mask & known), failed, ts_failed,
-			  later_ns(ack->frozen_ns, ack->thawed_ns));
+			  ack->frozen_ns > ack->thawed_ns ? ack->frozen_ns : ack->thawed_ns);
 }

@@ -3,6 +3,8 @@
 #include "sched_prio.h"
 
 #include "policy.h"
+#include "sched_at_work.h"
+#include "sched_dense.h"
 #include "sched_hwshare.h"
 #include "sched_resist.h"
 #include "sched_rr.h"
@@ -148,21 +150,24 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  * cgpu_prio_corunnable() - slots that may run beside a high-priority one
  * @t: the scheduler
  * @group: containers without highprio
+ * @high: those with it, if the run state of all is known; else 0
  *
- * The hardware's round has a timeslice for each TSG, and a high-priority container waits for
- * the whole of it whenever it leaves the GPU for a moment. A container of more than CORUN_TSGS_MAX
- * would get, by its number of processes, time that is not granted to it.
+ * The hardware's round has a timeslice for each TSG with work, and a high-priority container waits for
+ * the whole of it whenever it leaves the GPU for a moment. A container of which more than CORUN_TSGS_MAX
+ * work at once would get, by its number of processes, time that is not granted to it. Two that work at once have more
+ * of a gap by a thaw and a freeze, if it is long enough for these, than in short timeslices among themselves, and high
+ * priority waits less.
  *
  * Return: mask of the others.
  */
-u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group)
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 high)
 {
-	u32 out = group, mask;
+	u32 out = group, most = high && !cgpu_dense_is_quick(t, high) ? 1 : CORUN_TSGS_MAX, mask;
 
 	for (mask = group; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (t->slot[i].tsgs > CORUN_TSGS_MAX)
+		if (cgpu_at_work(t, i) > (cgpu_at_work_is_known(t, i) ? most : CORUN_TSGS_MAX))
 			out &= ~(1u << i);
 	}
 	return out;
@@ -174,8 +179,8 @@ static u64 in_round_us(const struct cgpu_sched *t, u32 mask, u32 ts_scale, bool 
 	u64 out = 0;
 
 	for (; mask; mask &= mask - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-		u64 us = (u64)(s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, 1, ts_scale);
+		u32 i = __builtin_ctz(mask);
+		u64 us = (u64)cgpu_at_work(t, i) * cgpu_prio_timeslice_us(t, i, 1, ts_scale);
 
 		if (!out || (longest ? us > out : us < out))
 			out = us;
@@ -214,7 +219,7 @@ bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_sc
 	u64 theirs = in_round_us(t, low, *ts_scale, false), ours = in_round_us(t, high, *ts_scale, true);
 	u32 tsgs;
 
-	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low))
+	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low, 0))
 		return false;
 	if (theirs * LEAST_PARTS >= ours && cgpu_use_is_little(t, left_ns)) {
 		tsgs = cgpu_hw_most_tsgs(t, high);
@@ -282,11 +287,10 @@ u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
-				  const struct cgpu_sched_entity *slot)
+u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t, u32 slot)
 {
-	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = SHARED_US * (slot->highprio ? t->prio_ratio : 100 - t->prio_ratio) / 100;
+	u32 tsgs = cgpu_at_work(t, slot);
+	u32 us = SHARED_US * (t->slot[slot].highprio ? t->prio_ratio : 100 - t->prio_ratio) / 100;
 
 	return us / tsgs < SHORT_MIN_US ? SHORT_MIN_US : us / tsgs;
 }
@@ -338,8 +342,7 @@ u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group)
 	u32 round_us = 0, ts_scale = 1;
 
 	for (; group; group &= group - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(group)];
-		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, 1, 1);
+		u32 i = __builtin_ctz(group), us = cgpu_at_work(t, i) * cgpu_prio_timeslice_us(t, i, 1, 1);
 
 		if (us > round_us)
 			round_us = us;
@@ -351,17 +354,18 @@ u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group)
 
 /**
  * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
+ * @t: the scheduler
  * @slot: with or without highprio
  * @corun: how many without run at once, at least 1: one that wakes waits for all
  * @ts_scale: cgpu_prio_ts_scale() of those
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale)
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched *t, u32 slot, u32 corun, u32 ts_scale)
 {
-	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = (slot->highprio ? ts_scale * LONG_US : SHORT_US / corun) / tsgs;
-	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
+	bool high = t->slot[slot].highprio;
+	u32 us = (high ? ts_scale * LONG_US : SHORT_US / corun) / cgpu_at_work(t, slot);
+	u32 least = high ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;
 }
@@ -377,12 +381,11 @@ u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
-				 bool alternates)
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, u32 slot, bool alternates)
 {
-	u32 us = KNOWN_LONG_US / (slot->tsgs ? slot->tsgs : 1), least = KNOWN_SWITCHES * t->switch_ns / 1000;
+	u32 us = KNOWN_LONG_US / cgpu_at_work(t, slot), least = KNOWN_SWITCHES * t->switch_ns / 1000;
 
-	if (!slot->highprio)
+	if (!t->slot[slot].highprio)
 		return alternates && least > KNOWN_SHORT_US ? least : KNOWN_SHORT_US;
 	return us < LONG_MIN_US ? LONG_MIN_US : us;
 }

@@ -20,8 +20,10 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  */
 bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns);
 
-/* Those of @group whose TSGs are few enough to run beside a high-priority one. */
-u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
+/* Those of @group that work in so few TSGs at once that they may run beside a high-priority one; @high: those, if their
+ * run state is known.
+ */
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 high);
 
 /* Those of @group that their caps leave time in this period (policies 0, 3). */
 u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64 *left_ns);
@@ -35,8 +37,7 @@ void cgpu_prio_fill_budget(struct cgpu_sched *t);
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted);
 bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
 void cgpu_prio_charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns);
-u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
-				  const struct cgpu_sched_entity *slot);
+u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t, u32 slot);
 
 /* Was it awake so lately that the others keep short timeslices? */
 bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns);
@@ -54,8 +55,7 @@ void cgpu_prio_charge_burst(struct cgpu_sched *t, u32 slot, u64 len_ns);
 
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group);
-u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
-u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
-				 bool alternates);
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched *t, u32 slot, u32 corun, u32 ts_scale);
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, u32 slot, bool alternates);
 
 #endif

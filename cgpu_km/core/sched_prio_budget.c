@@ -2,6 +2,7 @@
 /* High priority: the quota as a budget. */
 #include "sched_prio.h"
 
+#include "sched_at_work.h"
 #include "sched_dense.h"
 #include "sched_hwshare.h"
 
@@ -122,7 +123,7 @@ static u32 others(const struct cgpu_sched *t)
 /* High priority that leaves the GPU as a whole, and beside which others run for longer than a call takes. */
 static bool is_beside(const struct cgpu_sched *t, u32 slot)
 {
-	return ((t->run_mask & ~t->dense_mask) >> slot & 1) && t->slot[slot].tsgs <= 1;
+	return ((t->run_mask & ~t->dense_mask) >> slot & 1) && cgpu_at_work(t, slot) <= 1;
 }
 
 /**

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	22	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	23	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -69,6 +69,13 @@ struct cgpu_sched_entity {
 	u64 closed_ns;		/* when it last closed the GPU; 0: never */
 	u64 slept_gpu_ns;	/* gpu_ns when it last fell asleep: what is more is of the work since */
 	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
+	u64 at_work_ns;		/* when so many TSGs worked last */
+	u64 at_work_alone_ns;	/* when a reading without work of high priority counted last */
+	u32 at_work_mean;	/* TSGs with work in the last readings, in 1024ths */
+	u8 at_work;		/* TSGs that work at once; 0: unknown */
+	u8 at_work_readings;	/* as many as made the mean, to 64 */
+	u8 quick_gaps;		/* of high priority: points for gaps that are over before calls could lend them */
+	u8 is_quick;		/* 1: most are */
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */

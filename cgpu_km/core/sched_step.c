@@ -2,6 +2,8 @@
 /* (state, event) -> a call of the driver, a wait, or a plan. */
 #include "sched_step.h"
 
+#include "sched_at_work.h"
+
 #define AGAIN_NS	75000u	/* to the next plan, if one is over when it is made */
 #define CALLS		4u	/* of a plan at most */
 
@@ -153,6 +155,16 @@ static void done(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_step *s
 	s->kind = CGPU_STEP_PLAN;
 }
 
+static void read(struct cgpu_sched *t, struct cgpu_step *s, const struct cgpu_step_event *event)
+{
+	bool changed = cgpu_sched_set_run_state(t, event->known, event->busy, event->now_ns);
+
+	if (cgpu_at_work_note(t, event->tsgs, event->now_ns))
+		changed = true;
+	if (changed && !s->mask)
+		s->kind = CGPU_STEP_PLAN;
+}
+
 /**
  * cgpu_sched_step() - what the scheduler's thread does next
  * @t: the scheduler
@@ -176,8 +188,7 @@ void cgpu_sched_step(struct cgpu_sched *t, struct cgpu_check *l, struct cgpu_ste
 		done(t, l, s, event);
 		break;
 	case CGPU_STEP_EVENT_READ:
-		if (cgpu_sched_set_run_state(t, event->known, event->busy, event->now_ns) && !s->mask)
-			s->kind = CGPU_STEP_PLAN;
+		read(t, s, event);
 		break;
 	}
 }

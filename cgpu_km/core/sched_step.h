@@ -32,7 +32,7 @@ enum cgpu_step_kind {
 enum cgpu_step_event_kind {
 	CGPU_STEP_EVENT_PLAN		= 0,	/* the thread begins, its wait is over, or the state changed */
 	CGPU_STEP_EVENT_DONE		= 1,	/* the call that the step asked for was answered */
-	CGPU_STEP_EVENT_READ		= 2,	/* the run state was read: @known and @busy, cgpu_sched_set_run_state() */
+	CGPU_STEP_EVENT_READ		= 2,	/* the run state was read: @known, @busy, @tsgs */
 };
 
 struct cgpu_step_event {
@@ -48,6 +48,8 @@ struct cgpu_step_event {
 	u32 known;		/* read */
 	u32 busy;
 	u32 part;		/* of a thaw: slots of which it succeeded for some channels only */
+	u8 tsgs[CGPU_SLOTS];	/* read: how many TSGs of each have work, to 255; 0: not counted */
+	u8 pad[7];
 };
 
 struct cgpu_step {

@@ -52,6 +52,7 @@ struct reading {
 	u32 refused, readable;		/* a read was refused; all words were read */
 	u32 words;			/* read so far */
 	bool absent;			/* a word was all ones */
+	u8 tsgs[CGPU_SLOTS];		/* of each, those with work */
 };
 
 /* ---- words ---- */
@@ -245,6 +246,18 @@ static bool has_enabled(const struct ckm_slot *slot)
 	return false;
 }
 
+/* A channel with work was found. One without a record of its TSG has one of its own. */
+static void count_tsg(const struct ckm_slot *slot, struct ckm_group *group, struct reading *r)
+{
+	u8 *tsgs = &r->tsgs[slot->sched_id];
+
+	if (group && group->counted == slot->gpu->run.reading)
+		return;
+	if (group)
+		group->counted = slot->gpu->run.reading;
+	*tsgs += *tsgs < U8_MAX;
+}
+
 /* Read all words of a slot: what any of them shows. False: a word is no state. */
 static bool read_words(const struct cgpu_core_ops *core, const struct ckm_slot *slot,
 		       struct reading *r, u32 *shown)
@@ -265,6 +278,8 @@ static bool read_words(const struct cgpu_core_ops *core, const struct ckm_slot *
 			return false;
 		}
 		*shown |= one;
+		if (one & CGPU_WORD_BUSY)
+			count_tsg(slot, obj->group, r);
 	}
 	r->readable |= BIT(slot->sched_id);
 	return true;
@@ -405,7 +420,7 @@ static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 }
 
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
-			       u32 *known, u32 *busy)
+			       u32 *known, u32 *busy, u8 *tsgs)
 {
 	struct reading r = {};
 	u64 now = ktime_get_ns();
@@ -417,6 +432,7 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 		return;
 	if (now < gpu->run.absent_until_ns)
 		return;
+	gpu->run.reading++;
 	read_slots(gpu, core, now, &r);
 	if (r.absent) {
 		gpu->run.absent_until_ns = now + ABSENT_NS;
@@ -430,6 +446,8 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 		return;
 	*known = r.known;
 	*busy = r.busy;
+	if (tsgs)
+		memcpy(tsgs, r.tsgs, sizeof(r.tsgs));
 }
 
 void ckm_run_state_moving_locked(struct ckm_gpu *gpu, u32 mask)

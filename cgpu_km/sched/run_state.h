@@ -52,12 +52,14 @@ void ckm_run_word_remove(struct ckm_run_word *word);
  * @known: set to the slots of which every channel on its list has a word that can be
  *	trusted; 0 while the source is not used
  * @busy: set to those of @known with work
+ * @tsgs: of each slot, how many of its TSGs have work, to 255; set only if @known is not 0.
+ *	NULL: not asked for
  *
  * Reads at most RUN_WORDS_MAX words; a read of a GPU's register takes about a microsecond.
  * Also checks the words against the freezes and thaws in force. Caller holds gpu->lock.
  */
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
-			       u32 *known, u32 *busy);
+			       u32 *known, u32 *busy, u8 *tsgs);
 
 /* True if a reading can be used: words exist, the parameter run_state is set, and the
  * source was not found wrong. Caller holds gpu->lock.

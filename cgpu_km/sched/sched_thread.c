@@ -161,7 +161,7 @@ static void poll_run_state(struct ckm_gpu *gpu, struct cgpu_step *s)
 	core = ckm_core_enter();
 	if (core) {
 		began = ktime_get_ns();
-		ckm_run_state_read_locked(gpu, core, &event.known, &event.busy);
+		ckm_run_state_read_locked(gpu, core, &event.known, &event.busy, event.tsgs);
 		step_locked(gpu, core, s, &event);
 		gpu->run.core_knows = event.known;
 		gpu->run.read_ns = ktime_get_ns();

@@ -79,6 +79,7 @@ struct ckm_run_state {
 	u32 shown_words;		/* of how many */
 	u64 absent_until_ns;		/* a word was all ones: read none before */
 	u64 errors;			/* readings of a slot that could not be used, so far */
+	u32 reading;			/* number of the last one */
 	const void __iomem *pccsr;	/* mapped while attached; NULL: the source is another */
 	enum cgpu_run_source source;	/* of the words; NONE while not attached */
 	u32 words;			/* words that are kept */

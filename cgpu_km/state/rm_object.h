@@ -38,6 +38,7 @@ struct ckm_group {
 	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
 	u32 changes;			/* ct->rm_lock; number of channels added */
+	u32 counted;			/* gpu->lock; in this reading of the run state it had work */
 	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
 	u8 type;			/* NV2080_ENGINE_TYPE_*, U8_MAX: none; set before LIVE */
 	bool on_graphics;		/* surely on the runlist of graphics; set before LIVE */
@@ -73,7 +74,7 @@ struct ckm_obj {
 };
 
 static_assert(sizeof(struct ckm_obj) <= 304);
-static_assert(sizeof(struct ckm_group) <= 56);
+static_assert(sizeof(struct ckm_group) <= 64);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */
 struct ckm_group *ckm_group_alloc(void);

@@ -111,7 +111,7 @@ class Gpu:
 
     def has_work(self, number: int) -> bool:
         """Has it a kernel queued or running, frozen or not?"""
-        return bool(self.lib.cgpu_sim_busy(self.sim, number))
+        return bool(self.lib.cgpu_sim_working(self.sim, number))
 
     def on_engine(self) -> int | None:
         number = int(self.lib.cgpu_sim_on_engine(self.sim))

@@ -15,12 +15,12 @@ static void spend(struct cgpu_sim *s, struct cgpu_sim_poll *p, u64 ns)
 /* Reading a client ends at the first word that shows work; the one that did so the last
  * time is read first.
  */
-static bool read_client(struct cgpu_sim *s, struct cgpu_sim_poll *p, u32 client)
+static u32 read_client(struct cgpu_sim *s, struct cgpu_sim_poll *p, u32 client)
 {
-	bool busy = cgpu_sim_busy(s, client);
+	u32 working = cgpu_sim_working(s, client);
 
-	spend(s, p, p->word_ns * (busy ? 1 : p->words * s->state[client].load.processes));
-	return busy;
+	spend(s, p, p->word_ns * (working ? 1 : p->words * s->state[client].load.processes));
+	return working;
 }
 
 void cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
@@ -33,13 +33,14 @@ void cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sche
 	p->read_ns = s->now_ns;
 	spend(s, p, p->wake_ns);
 	for (i = 0; i < s->clients; i++) {
-		u32 bit = 1u << p->slot[i];
+		u32 bit = 1u << p->slot[i], working;
 
 		if (!t->slot[p->slot[i]].channels)
 			continue;
 		event.known |= bit;
-		if (read_client(s, p, i))
-			event.busy |= bit;
+		working = read_client(s, p, i);
+		event.busy |= working ? bit : 0;
+		event.tsgs[p->slot[i]] = working < 255 ? working : 255;
 	}
 	event.now_ns = p->began_ns + s->now_ns;
 	p->step(t, NULL, step, &event);

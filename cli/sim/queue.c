@@ -66,18 +66,18 @@ void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns)
 	}
 }
 
-bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client)
+u32 cgpu_sim_working(const struct cgpu_sim *s, u32 client)
 {
-	u32 i;
+	u32 i, found = 0;
 
 	for (i = 0; i < s->tsgs; i++) {
 		const struct tsg *tsg = &s->tsg[i];
 
 		if (tsg->client == client &&
 		    (tsg->started || tsg->submit_ns[tsg->head] <= s->now_ns))
-			return true;
+			found++;
 	}
-	return false;
+	return found;
 }
 
 void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg)

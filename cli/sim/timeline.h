@@ -147,10 +147,10 @@ void cgpu_sim_reopen(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
 
-/* True if a process of @client has a kernel in its queue or on the engine. The words of its
+/* How many processes of @client have a kernel in their queue or on the engine. The words of their
  * channels show that, frozen or not. Clients that ended or have not opened yet have none.
  */
-bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
+u32 cgpu_sim_working(const struct cgpu_sim *s, u32 client);
 
 /* The client on the engine, or CGPU_SIM_NOBODY. */
 u32 cgpu_sim_on_engine(const struct cgpu_sim *s);

@@ -63,6 +63,7 @@ class Core:
         self.lib, self.poll_ns, self.answer = turns.lib, poll_ns, answer
         self.plans: list[int] = []
         self.read: list[tuple[int, int, int]] = []
+        self.tsgs: list[int] = []
         turns.lib = self
         if turns.source:
             kind = "void(struct cgpu_sched *, struct cgpu_check *, struct cgpu_step *, struct cgpu_step_event *)"
@@ -75,6 +76,7 @@ class Core:
     def cgpu_sched_step(self, t: Any, check: Any, step: Any, event: Any) -> None:
         if event.kind == self.lib.CGPU_STEP_EVENT_READ:
             self.read.append((event.known, event.busy, event.now_ns))
+            self.tsgs = list(event.tsgs)
             step.kind = self.lib.CGPU_STEP_PLAN if self.answer else step.kind
             return
         self.lib.cgpu_sched_step(t, check, step, event)
@@ -90,6 +92,17 @@ def with_core(source: str, poll_ns: int, answer: bool = False) -> tuple[Turns, C
     core = Core(turns, poll_ns, answer)
     turns.run(200 * MS)
     return turns, core
+
+
+def test_a_read_counts_the_tsgs_that_have_work() -> None:
+    """Each process has one. Those of idle processes are none."""
+    containers = (replace(BUSY, processes=3), BUSY, Container("idle", processes=3, rate=1, kernel_us=1))
+    turns = Turns(machine(*containers), Setup(A100, 5, personality=STEADY), containers)
+    core = Core(turns, 0)
+    turns.run(40 * MS)
+    assert turns.source
+    turns.gpu.lib.cgpu_sim_read(turns.gpu.sim, turns.source.struct, turns.t, turns.step)
+    assert [core.tsgs[slot] for slot in turns.slot] == [3, 1, 0]
 
 
 def test_a_read_takes_its_time() -> None:

@@ -110,7 +110,7 @@ static struct demand_load *choose(struct demand_gpu *d)
 	on = later ? later : first;
 	if (on) {
 		u64 us = d->set_us[on->slot] ? d->set_us[on->slot] : d->timeslice_us;
-		u32 tsgs = d->turn->slot[on->slot].tsgs;
+		u32 tsgs = on->at_once ? on->at_once : d->turn->slot[on->slot].tsgs;
 
 		d->slice_left_ns = us * 1000 * (tsgs ? tsgs : 1);
 	}
@@ -168,6 +168,8 @@ static void poll(struct demand_gpu *d)
 		arrive(d->load[i], now); /* a tick begins with what arrives in it */
 		event.known |= 1u << d->load[i]->slot & d->known;
 		event.busy |= (u32)is_busy(d->load[i]) << d->load[i]->slot;
+		if (is_busy(d->load[i]))
+			event.tsgs[d->load[i]->slot] = d->load[i]->at_once;
 	}
 	if (d->hides_ns && now / d->hides_ns % 2)
 		event.known &= ~1u;

@@ -12,6 +12,7 @@
 struct demand_load {
 	u32 slot;
 	u32 always;
+	u32 at_once;		/* TSGs that have work when it has; 0: all, and readings do not count them */
 	const u64 *arrivals;	/* time from the begin, and length; NULL: one after the other */
 	u32 count;		/* of the arrivals */
 	u32 arrived, done;	/* pieces; those between are waiting, or under way */

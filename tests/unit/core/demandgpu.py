@@ -38,6 +38,11 @@ class Load:
     def got_ns(self) -> int:
         return self.c.got_ns
 
+    def works_in(self, tsgs: int) -> Load:
+        """So many of its TSGs have work when it has, and the readings show it."""
+        self.c.at_once = tsgs
+        return self
+
     @property
     def latency_us(self) -> list[float]:
         """Of each request so far."""

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
+"""How many TSGs of a container work at once decides, not how many there are. Simulated."""
+
+from __future__ import annotations
+
+import pytest
+from corelib import BURST, FREEZE, MS, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, ffi, lib
+from demandgpu import Closed, DemandGpu, Load, every
+
+BOTH = FREEZE | TIMESLICE
+KNOWN = [PREEMPT, WEIGHTED, BURST]
+
+
+def beside(policy: int, high: Load, low: Load, tsgs: tuple[int, int], prio_ratio: int = 80) -> DemandGpu:
+    """High priority of so many TSGs, and another container."""
+    turn = Turn(policy, slice_ms=6, controls=BOTH, switch_us=205)
+    turn.set("prio_ratio", prio_ratio)
+    ids = [turn.add(highprio=first, channels=count) for first, count in zip((1, 0), tsgs, strict=True)]
+    return DemandGpu(turn, dict(zip(ids, (high, low), strict=True)))
+
+
+def seen(sim: DemandGpu, slot: int) -> set[tuple[int, int]]:
+    """Whether it may run, and its timeslice, over a while."""
+    found = set()
+    for _ in range(400):
+        sim.run(1)
+        found.add((sim.turn.t.run_mask >> slot & 1, sim.turn.t.slot[slot].timeslice_us))
+    return found
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize("tsgs", [1, 4, 8])
+def test_a_process_of_several_tsgs_is_one_that_works_in_one(policy, tsgs):
+    """With 4 TSGs it had timeslices of two switches, with 8 it was frozen for each request."""
+    sim = beside(policy, Load(every(5, 1)).works_in(1), Load().works_in(1), (1, tsgs))
+    sim.run(1500)
+    assert seen(sim, 1) == {(1, 90)}
+
+
+@pytest.mark.parametrize("policy", [*KNOWN, SOFT])
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_several_that_work_at_once_are_frozen_while_high_priority_works(policy, count):
+    """In timeslices among themselves they lost more of each gap, and a request waited for all of them."""
+    sim = beside(policy, Load(every(5, 1)).works_in(1), Load().works_in(count), (1, count))
+    sim.run(1500)
+    assert {runs for runs, _ in seen(sim, 1)} == {0, 1}
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize(("count", "runs"), [(2, {1}), (4, {1}), (6, {0, 1})])
+def test_gaps_too_short_for_calls_are_lent_by_the_hardware(policy, count, runs):
+    """Frozen, two at once had nothing of gaps of 1 ms but what high priority's budget leaves."""
+    sim = beside(policy, Closed(1000, 1000).works_in(1), Load().works_in(count), (1, count), prio_ratio=95)
+    sim.run(1500)
+    assert {each for each, _ in seen(sim, 1)} == runs
+    assert sim.idle_ns < sim.time_ns / 100 or count > 4
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize(("high", "low"), [((4, 1), (1, 1)), ((1, 1), (4, 1)), ((4, 1), (8, 1)), ((4, 4), (1, 1))])
+@pytest.mark.parametrize("prio_ratio", [80, 95])
+def test_a_ceiling_holds_however_many_tsgs_there_are(policy, high, low, prio_ratio):
+    """High priority of 4 TSGs that works in one had 48 % of an H100 instead of 80: its timeslice was a quarter."""
+    sim = beside(policy, Load().works_in(high[1]), Load().works_in(low[1]), (high[0], low[0]), prio_ratio)
+    sim.run(2000)
+    had = sim.loads[0].got_ns
+    sim.run(4000)
+    assert (sim.loads[0].got_ns - had) / (4000 * MS) == pytest.approx(prio_ratio / 100, abs=0.012)
+
+
+# ---- the count ----
+
+ALWAYS, BUSY = 0b01, 0b10
+
+
+class Readings:
+    """Two containers, the first with high priority, that both may run."""
+
+    def __init__(self, tsgs: int = 4, policy: int = WEIGHTED) -> None:
+        self.turn = Turn(policy, slice_ms=6, switch_us=205)
+        self.turn.add(highprio=1, channels=1)
+        self.low = self.turn.add(channels=tsgs)
+        self.event = ffi.new("struct cgpu_step_event *", {"kind": lib.CGPU_STEP_EVENT_READ, "known": 0b11})
+        self.step = ffi.new("struct cgpu_step *")
+        self.turn.t.run_mask = 0b11
+
+    def read(self, tsgs: int, times: int = 1, high: bool = False, frozen: bool = False) -> Readings:
+        for _ in range(times):
+            self.turn.now += MS // 10
+            self.turn.t.run_mask = 0b01 if frozen else 0b11
+            self.event.busy = (BUSY if tsgs else 0) | (ALWAYS if high else 0)
+            self.event.tsgs[self.low], self.event.now_ns = tsgs, self.turn.now
+            lib.cgpu_sched_step(self.turn.t, ffi.NULL, self.step, self.event)
+        return self
+
+    @property
+    def found(self) -> int:
+        return self.turn.t.slot[self.low].at_work
+
+
+def test_a_number_needs_some_readings():
+    one = Readings().read(1, 15)
+    assert one.found == 0
+    assert one.read(1).found == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 255])
+def test_the_number_of_each_reading(count):
+    assert Readings().read(count, 64).found == count
+
+
+def test_a_second_one_counts_from_a_third_of_the_time_on():
+    rarely, often = Readings().read(1, 64), Readings().read(1, 64)
+    for _ in range(100):
+        rarely.read(2).read(1, 4)
+        often.read(2).read(1, 1)
+    assert (rarely.found, often.found) == (1, 2)
+
+
+def test_fewer_count_after_a_while():
+    """Each change can be calls."""
+    one = Readings().read(4, 64)
+    assert one.read(1, 3000).found == 4
+    assert one.read(1, 1200).found == 1
+    assert one.read(4, 200).found == 4, "more do at once"
+
+
+def test_what_waits_for_high_priority_is_not_counted():
+    one = Readings().read(1, 64)
+    assert one.read(4, 3000, high=True).found == 1
+    assert one.read(1).read(4, 3000, frozen=True).found == 1
+    one.read(1)
+    one.turn.t.prio_throttled = 1
+    assert one.read(4, 200, high=True).found == 4, "both have their part of the time"
+
+
+def test_what_waits_is_counted_where_high_priority_always_works():
+    """By the number of TSGs the account took a container of 4 for one that has its part."""
+    assert Readings().read(1, 16, high=True).found == 1
+    assert Readings().read(1, 64).read(4, 4500, high=True).found == 4
+
+
+def test_what_sleeps_and_what_is_not_counted_changes_nothing():
+    one = Readings().read(3, 64)
+    one.event.tsgs[one.low] = 0
+    one.turn.now += 500 * MS
+    assert one.read(0, 100).found == 3
+    lib.cgpu_sched_set_run_state(one.turn.t, 0b11, BUSY, one.turn.now)
+    assert one.found == 3
+
+
+def test_a_number_makes_a_plan():
+    """It decides who runs beside high priority."""
+    one = Readings().read(1, 64)
+    one.step.kind = lib.CGPU_STEP_WAIT
+    one.read(1, 10)
+    assert one.step.kind == lib.CGPU_STEP_WAIT
+    one.read(4, 20)
+    assert one.step.kind == lib.CGPU_STEP_PLAN
+
+
+def test_one_that_closed_the_gpu_begins_anew():
+    one = Readings().read(4, 64)
+    one.turn.channels(one.low, 0)
+    assert one.found == 0
+    one.turn.channels(one.low, 4)
+    assert one.read(1, 16).found == 1
