@@ -15,7 +15,7 @@ LONG = {"kernel_us": 20_000, "depth": 2}
 STARVED = {"kernel_us": 300, "depth": 1, "gap_us": 2000, "gap_spread_us": 2000}
 
 
-POLICIES = tuple(range(6))
+DOCUMENTED = tuple(range(6))  # policies that the vendor has too
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scenario:
     seconds: int = 10
     prio_ratio: int = 80
     changes: tuple[Change, ...] = ()
-    policies: tuple[int, ...] = POLICIES
+    policies: tuple[int, ...] = DOCUMENTED
     slices: tuple[int | None, ...] | None = None
     cards: tuple[str, ...] | None = None
     bars: Bars = Bars()

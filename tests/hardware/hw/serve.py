@@ -24,7 +24,7 @@ from .traces import keep_packed
 SERVE = [sys.executable, str(machine.GPU / "load/serveload.py"), "--tokens", "8", "--rate", "8"]
 
 #: name, policy of the core, weights (service, training), high priority, run state
-POLICIES = (
+WAYS = (
     ("weights 1:1", 2, (1, 1), False, False),
     ("weights 4:1", 2, (4, 1), False, False),
     ("high priority, run state unknown", 1, (1, 1), True, False),
@@ -137,7 +137,7 @@ def serve_beside_training(context: Context) -> dict:
             rows[name] = window(context, crew, serve, train, seconds)
         for one in (serve, train):
             one.lever("timeslice", us=max(1000, min(slices[one] or [1024])))
-        for how in POLICIES[3:] if context.quick else POLICIES:
+        for how in WAYS[3:] if context.quick else WAYS:
             with conducted(context, [serve, train], how, seconds + 1.5) as said:
                 rows[how[0]] = window(context, crew, serve, train, seconds)
             rows[how[0]]["conduct"] = said

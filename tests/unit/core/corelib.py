@@ -13,7 +13,7 @@ C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
 FREEZE, TIMESLICE = 1, 2
-FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
+FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
 BITS = [1 << slot for slot in range(C.CGPU_SLOTS)]
 POLICIES = range(lib.CGPU_POLICY_COUNT)
 MS = 1_000_000
@@ -43,7 +43,7 @@ class Turn:
     """struct cgpu_sched with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
 
     def __init__(
-        self, policy=PREEMPT, slice_ms=20, max_inst=20, controls=FREEZE | TIMESLICE, now=1_000 * MS, switch_us=0
+        self, policy=PREEMPTIVE, slice_ms=20, max_inst=20, controls=FREEZE | TIMESLICE, now=1_000 * MS, switch_us=0
     ):
         self.now = now
         self._viewed = None

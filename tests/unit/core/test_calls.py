@@ -2,7 +2,7 @@
 """Containers with more than 256 channels: their hand-overs take many calls, and they pay for these. Simulated."""
 
 import pytest
-from corelib import BURST, FAIR, FREEZE, MS, PREEMPT, WEIGHTED, Turn
+from corelib import BURST, FAIR, FREEZE, MS, PREEMPTIVE, WEIGHTED, Turn
 from simgpu import Control, Listed
 
 STEADY = Control(p50_us=300, sigma=0, tail=0, wake_us=0, middle=True)
@@ -34,12 +34,12 @@ def parts(sim, ids):
 @pytest.mark.parametrize("channels", [64, 128, FREE])
 @pytest.mark.parametrize("slice_ms", [5, 8])
 def test_up_to_256_channels_cost_what_their_calls_take(channels, slice_ms):
-    sim, ids = made(PREEMPT, [channels, 1], slice_ms=slice_ms)
+    sim, ids = made(PREEMPTIVE, [channels, 1], slice_ms=slice_ms)
     (crowd, other), _ = parts(sim, ids)
     assert crowd / other == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 @pytest.mark.parametrize("channels", [FREE + 1, 512, 900, MOST])
 def test_more_take_no_more_of_the_thread_than_256(policy, channels):
     """Whatever the number, and the other container has its part at least: 49 % beside 256."""
@@ -55,7 +55,7 @@ def test_more_take_no_more_of_the_thread_than_256(policy, channels):
 @pytest.mark.parametrize("crowds", [2, 4, 7])
 def test_several_share_the_ids_of_a_card(crowds):
     """Those with few channels have their part; the thread is in calls for less than half the time."""
-    sim, ids = made(PREEMPT, [MOST // crowds] * crowds + [1])
+    sim, ids = made(PREEMPTIVE, [MOST // crowds] * crowds + [1])
     got, calls = parts(sim, ids)
     assert got[-1] >= 96 / (crowds + 1)
     assert sum(calls) <= 50
@@ -77,7 +77,7 @@ def test_in_a_fixed_round_it_loses_turns_and_no_other_does():
 
 def test_one_slow_call_is_not_the_price():
     """A turn is charged by what calls usually take: eight times eleven of 0.3 ms, not of 300."""
-    sim, ids = made(PREEMPT, [900, 1])
+    sim, ids = made(PREEMPTIVE, [900, 1])
     turn, crowd = sim.turn, ids[0]
     while not (plan := turn.next()).freeze_mask >> crowd & 1:
         if plan.freeze_mask | plan.thaw_mask:
@@ -89,7 +89,7 @@ def test_one_slow_call_is_not_the_price():
     assert before - turn.t.slot[crowd].deficit_ns < 330 * MS
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_alone_it_pays_nothing(policy):
     sim, ids = made(policy, [900])
     (got,), _ = parts(sim, ids)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, C, CoreError, Turn, ffi, lib
+from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, C, CoreError, Turn, ffi, lib
 from demandgpu import ALL, Closed, DemandGpu, Load, every
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -233,7 +233,7 @@ def throttled_at(turn, slot):
     return turn.stat(slot).throttled_ns
 
 
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE])
 def test_it_is_kept_and_ignored_by_the_other_policies(policy):
     with_it, without = (gpu((1, c, busy()), (1, 0, busy()), policy=policy, max_inst=10) for c in (1, 0))
     assert with_it.turn.t.slot[0].ceiling == 1
@@ -247,7 +247,7 @@ def test_policies_change_while_it_is_frozen():
     sim = gpu((2, 4, busy()), max_inst=20)
     while not sim.turn.t.capped_mask:
         sim.run(1)
-    sim.turn.set("policy", PREEMPT)
+    sim.turn.set("policy", PREEMPTIVE)
     assert sim.turn.step().run_mask & 1
     sim.turn.set("policy", BURST)
     assert sim.turn.step().run_mask & 1, "a full budget"

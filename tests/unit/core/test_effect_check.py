@@ -3,7 +3,7 @@
 
 import pytest
 from checkgpu import FOREIGN, IDLE, LOW, CheckGpu
-from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
+from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPTIVE, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ def saturated(policy, *weights, **more):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("slice_ms", [5, 10, 30])
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED])
 def test_ineffective_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
     gpu, _ = saturated(policy, 1, 2, ineffective=FREEZE, slice_ms=slice_ms, seed=seed)
     doubted = gpu.run(90, lambda: (FREEZE, 0) in gpu.findings)
@@ -49,7 +49,7 @@ def test_ineffective_timeslices_are_found_where_the_contrast_is_enough(seed, swi
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("policy", [SOFT, PREEMPT])
+@pytest.mark.parametrize("policy", [SOFT, PREEMPTIVE])
 @pytest.mark.parametrize("short", [1, 2])
 def test_short_kernels_take_no_timeslices_away(policy, seed, short):
     """Beside others it leaves the GPU before its timeslice ends, and alone it is nearly always there: as if timeslices
@@ -58,7 +58,7 @@ def test_short_kernels_take_no_timeslices_away(policy, seed, short):
     gpu = CheckGpu(policy, seed=seed)
     gpu.turn.set("prio_ratio", 80)
     for _ in range(short):
-        gpu.add(kernel_us=500, highprio=int(policy == PREEMPT))
+        gpu.add(kernel_us=500, highprio=int(policy == PREEMPTIVE))
     gpu.add(tsgs=3 * short)
     gpu.run(300)
     assert gpu.policy == policy and gpu.turn.t.controls == FREEZE | TIMESLICE
@@ -76,7 +76,7 @@ def test_equal_ones_cannot_tell_about_timeslices():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED])
 def test_working_freezes_are_seen_without_a_hold(policy, seed):
     gpu, _ = saturated(policy, 1, 2, seed=seed)
     gpu.run(120)
@@ -96,7 +96,7 @@ def test_working_timeslices_are_not_suspect(seed):
 
 def test_a_high_priority_one_shows_that_timeslices_move():
     """8 ms against 0.5; while its ceiling holds the other one is alone, and is seen to have work always."""
-    gpu = CheckGpu(PREEMPT)
+    gpu = CheckGpu(PREEMPTIVE)
     gpu.add(highprio=1)
     gpu.add()
     gpu.run(120)
@@ -107,7 +107,7 @@ def test_a_high_priority_one_shows_that_timeslices_move():
 @pytest.mark.parametrize("work", [0.3, 0.4, 0.5, 0.6, 0.7])
 def test_a_hold_for_timeslices_is_around_samples_only(work, seed):
     """High priority in bursts has no more of the GPU than without timeslices; nobody is frozen for a second for it."""
-    gpu = CheckGpu(PREEMPT, seed=seed)
+    gpu = CheckGpu(PREEMPTIVE, seed=seed)
     gpu.turn.set("prio_ratio", 80)
     gpu.add(highprio=1, work=work)
     low = gpu.add()
@@ -126,7 +126,7 @@ def test_a_hold_for_timeslices_is_around_samples_only(work, seed):
 @pytest.mark.parametrize("work", [0.6, 0.65, 0.7])
 def test_most_work_is_not_taken_for_always_having_it(work, seed):
     """Four samples of one that works for 0.7 of the time all show work in a quarter of the runs."""
-    gpu = CheckGpu(PREEMPT, seed=seed)
+    gpu = CheckGpu(PREEMPTIVE, seed=seed)
     gpu.turn.set("prio_ratio", 80)
     gpu.add(highprio=1, work=work)
     gpu.add()
@@ -137,7 +137,7 @@ def test_most_work_is_not_taken_for_always_having_it(work, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ineffective_timeslices_beside_high_priority_are_found(seed):
     """It always has work: held around samples, the others show that it is on the engine in each."""
-    gpu = CheckGpu(PREEMPT, ineffective=TIMESLICE, seed=seed)
+    gpu = CheckGpu(PREEMPTIVE, ineffective=TIMESLICE, seed=seed)
     gpu.turn.set("prio_ratio", 80)
     gpu.add(highprio=1)
     gpu.add()
@@ -156,7 +156,7 @@ def test_little_work_is_no_proof_against_timeslices(seed):
 
 
 @pytest.mark.parametrize("wrong", [0.05, 0.3])
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, FIXED])
 def test_wrong_samples_take_nothing_away(policy, wrong):
     """A sampler that is wrong now and then or often. Pure noise looks as ineffective as a control can."""
     gpu, _ = saturated(policy, 1, 2, wrong=wrong)
@@ -175,7 +175,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
 
 @pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
 @pytest.mark.parametrize("all_of_them", [False, True])
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
 def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them, resists_ms):
     """The freeze is answered at once, and the kernel runs on: what a driver would look like that does not wait."""
     gpu = CheckGpu(policy)
@@ -215,13 +215,13 @@ def test_one_that_freezes_do_not_reach_beside_idle_ones(seed):
 
 @pytest.mark.parametrize("slot_churns", [0, 1])
 def test_channels_that_come_and_go_tell_nothing(slot_churns):
-    gpu, ids = saturated(PREEMPT, 1, 1)
+    gpu, ids = saturated(PREEMPTIVE, 1, 1)
     for i in range(6000):
         gpu.turn.channels(ids[slot_churns], 1 + i % 2)
         gpu.touch(ids[slot_churns])
         gpu.tenants[ids[slot_churns]].on_until_ns = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
         gpu.run(0.01)
-    assert gpu.policy == PREEMPT and (FREEZE, 0) not in gpu.findings
+    assert gpu.policy == PREEMPTIVE and (FREEZE, 0) not in gpu.findings
 
 
 def test_a_restart_that_fails_is_no_freeze():
@@ -244,7 +244,7 @@ def test_a_lone_container_is_never_held():
 
 
 @given(
-    policy=st.sampled_from([FAIR, PREEMPT, WEIGHTED, FIXED, SOFT]),
+    policy=st.sampled_from([FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT]),
     tenants=st.lists(
         st.tuples(
             st.integers(1, 3),  # weight
@@ -289,7 +289,7 @@ def test_holding_is_as_weight_0():
 
 
 def test_samples_while_calls_are_under_way_wait():
-    gpu, _ = saturated(PREEMPT, 1, 1)
+    gpu, _ = saturated(PREEMPTIVE, 1, 1)
     gpu.turn.next()
     planned = gpu.turn.now
     assert gpu.turn.t.inflight
@@ -298,7 +298,7 @@ def test_samples_while_calls_are_under_way_wait():
 
 @pytest.mark.parametrize("of_several", [FOREIGN, LOW])
 def test_old_and_unknown_samples_are_left_out(of_several):
-    gpu, (a, _) = saturated(PREEMPT, 1, 1)
+    gpu, (a, _) = saturated(PREEMPTIVE, 1, 1)
     gpu.run(0.5)
     n, seen = gpu.check.samples, gpu.check.seen_ns
     lib.cgpu_check_sample(gpu.check, gpu.turn.t, 5, a)
@@ -340,7 +340,7 @@ def test_a_gpu_that_none_has_open_is_not_blind():
 
 def test_more_marks_than_are_kept():
     """What was in force before the oldest is not known: such samples say nothing."""
-    gpu, (a, _) = saturated(PREEMPT, 1, 1, slice_ms=1)
+    gpu, (a, _) = saturated(PREEMPTIVE, 1, 1, slice_ms=1)
     begin = gpu.turn.now
     gpu.poll_at = 2**63
     gpu.run(5)
@@ -350,7 +350,7 @@ def test_more_marks_than_are_kept():
 
 
 def test_a_container_that_is_gone_leaves_no_figures():
-    gpu, (a, b) = saturated(PREEMPT, 1, 1)
+    gpu, (a, b) = saturated(PREEMPTIVE, 1, 1)
     gpu.run(3)
     assert gpu.check.slot[a].on_engine
     gpu.turn.delete(a)
@@ -363,7 +363,7 @@ def test_a_container_that_is_gone_leaves_no_figures():
 
 def test_new_channels_of_a_frozen_container_are_no_sign():
     """They may run until the call that made them has frozen them: a sample then shows no ineffective freeze."""
-    gpu, (one, other) = saturated(PREEMPT, 1, 1, slice_ms=100)
+    gpu, (one, other) = saturated(PREEMPTIVE, 1, 1, slice_ms=100)
     gpu.run(0.5)
     frozen = other if gpu.turn.t.run_mask >> one & 1 else one
     counted = []

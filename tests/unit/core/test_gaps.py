@@ -7,7 +7,7 @@ import random
 from array import array
 
 import pytest
-from corelib import BURST, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, Turn, ffi, lib, slots
+from corelib import BURST, MS, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, Turn, ffi, lib, slots
 from demandgpu import ALL, Closed, Load, every
 from demandgpu import DemandGpu as Sim
 from test_run_state import BOTH, gpu
@@ -52,7 +52,7 @@ def test_two_processes_gain_nothing():
     assert sim.share(1) >= 0.9 * 19 / 23.5
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, known):
@@ -74,7 +74,7 @@ def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, k
 @pytest.mark.parametrize("work_ms", [2, 3])
 def test_small_work_with_gaps_beside_a_training_has_its_turns(work_ms):
     """In the training's turns it would be charged a half, by timeslices, and have a piece in each of them."""
-    sim = gpu(PREEMPT, Load(), Steps(19, 4.5), Steps(work_ms, 3), slice_ms=9).run(2500)
+    sim = gpu(PREEMPTIVE, Load(), Steps(19, 4.5), Steps(work_ms, 3), slice_ms=9).run(2500)
     before = [load.got_ns for load in sim.loads.values()]
     sim.run(4000)
     got = [(load.got_ns - ns) / (4000 * MS) for load, ns in zip(sim.loads.values(), before, strict=True)]
@@ -97,7 +97,7 @@ def test_equal_trainings_beside_services_are_equal(count):
 def test_requests_beside_one_that_always_works_are_no_long_work():
     """Half of its part of 15 ms at a time takes nothing from the others: no turn apart, and no call for it."""
     loads = [Load(every(150, 15, 31 * i)) for i in range(4)]
-    sim = gpu(PREEMPT, Load(), *loads, slice_ms=9).run(3000)
+    sim = gpu(PREEMPTIVE, Load(), *loads, slice_ms=9).run(3000)
     before = sim.calls
     sim.run(3000)
     assert all(sim.share(slot) > 0.095 for slot in list(sim.loads)[1:])
@@ -150,7 +150,7 @@ def test_trainings_beside_high_priority_take_turns(length_ms, period_ms):
     """At once, in timeslices of a few switches, they would lose a third of the GPU to these; high priority that wakes
     would wait for all of them."""
     trainings = [Steps(19, 4.5) for _ in range(4)]
-    sim = gpu(PREEMPT, Load(every(period_ms, length_ms)), *trainings, high=(0,), slice_ms=9)
+    sim = gpu(PREEMPTIVE, Load(every(period_ms, length_ms)), *trainings, high=(0,), slice_ms=9)
     sim.turn.t.switch_ns = 205_000
     sim.run(1000)
     sim.loads[0].forget()
@@ -160,7 +160,7 @@ def test_trainings_beside_high_priority_take_turns(length_ms, period_ms):
 
 def test_small_work_beside_high_priority_costs_no_turns():
     """Pieces of 1 ms run at once: a hand-over for each would cost as much as the piece."""
-    sim = gpu(PREEMPT, Load(every(10, 1)), *[Steps(1, 2) for _ in range(4)], high=(0,), slice_ms=9)
+    sim = gpu(PREEMPTIVE, Load(every(10, 1)), *[Steps(1, 2) for _ in range(4)], high=(0,), slice_ms=9)
     sim.turn.t.switch_ns = 205_000
     sim.run(1000)
     before = sim.calls
@@ -200,7 +200,7 @@ def mean_p99_us(sim: Sim) -> float:
     return sum(sim.p99_us(slot) for slot in sim.loads) / len(sim.loads)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, BURST])
 @pytest.mark.parametrize("seed", [10, 20])
 def test_equal_services_wait_less_than_by_the_drivers_timeslices(policy, seed):
     """Eight at 8 %: those of a request that come together are served in one timeslice, and none is frozen for them."""
@@ -263,13 +263,13 @@ def test_a_burst_has_an_end():
 def test_the_first_seconds_of_a_gpu_freeze_no_burst():
     """In the first second one has two parts by requests that came together: over some seconds it has one."""
     burst = [(14 * j * MS, 5 * MS) for j in range(1, 50)]
-    sim = gpu(PREEMPT, Load(burst), *[Load(every(62.5, 5, 7.1 * i)) for i in range(7)], slice_ms=9).run(200)
+    sim = gpu(PREEMPTIVE, Load(burst), *[Load(every(62.5, 5, 7.1 * i)) for i in range(7)], slice_ms=9).run(200)
     calls = sim.calls
     sim.run(500)
     assert sim.calls == calls
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_a_burst_of_requests_is_not_frozen(policy):
     """The one with bursts has two parts in 0.4 s of each second, and less than one over some seconds."""
     burst = [((1000 * i + 14 * j) * MS, 5 * MS) for i in range(20) for j in range(20)]
@@ -468,7 +468,7 @@ def test_a_ceiling_by_timeslices_needs_timeslices_in_force():
     assert frozen(timeslices=True, slow=72), "nine slow freezes in a row"
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, SOFT, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, SOFT, BURST])
 def test_high_priority_that_sleeps_costs_the_others_no_timeslice(policy):
     """It opened the GPU and never works: after two seconds the others have the timeslices that they have without it."""
 

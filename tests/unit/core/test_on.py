@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, MS, NATIVE, PREEMPT, WEIGHTED, Turn
+from corelib import BURST, MS, NATIVE, PREEMPTIVE, WEIGHTED, Turn
 from demandgpu import Load, every
 from test_gaps import Steps
 from test_run_state import BOTH, Closed, gpu
@@ -17,7 +17,7 @@ class Readings:
     """Slots that have slept, so that they run beside each other, at timeslices of 8 ms; and what is read of them."""
 
     def __init__(self, count: int = 2, slice_ms: int = 9) -> None:
-        self.turn = Turn(PREEMPT, slice_ms=slice_ms, controls=BOTH)
+        self.turn = Turn(PREEMPTIVE, slice_ms=slice_ms, controls=BOTH)
         self.all = [self.turn.add(1, channels=1) for _ in range(count)]
         self.known = (1 << count) - 1
         self.read(2, 0)
@@ -170,7 +170,7 @@ def test_closing_the_gpu_ends_it():
 
 def test_a_gap_in_which_it_was_frozen_is_none_that_readings_miss():
     """Its word is not read any more, and it may sleep for long."""
-    turn = Turn(PREEMPT, slice_ms=9, controls=BOTH)
+    turn = Turn(PREEMPTIVE, slice_ms=9, controls=BOTH)
     one, _ = turn.add(1, channels=1), turn.add(1, channels=1)
     turn.step()
     turn.t.run_mask = 0b11
@@ -184,7 +184,7 @@ def test_a_gap_in_which_it_was_frozen_is_none_that_readings_miss():
 PIECES = [((2, 3), (8, 10)), ((1, 3), (2, 2), (9, 6)), ((1, 6), (5, 3)), ((2, 2), (8, 4.5), (19, 20))]
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, BURST])
 @pytest.mark.parametrize("pieces", PIECES)
 def test_small_pieces_beside_longer_ones_have_their_part(policy, pieces):
     """Or what the driver's timeslices leave them, beside one that always works. By timeslices the smallest were charged
@@ -206,6 +206,6 @@ def parts(policy: int, pieces: tuple[tuple[float, float], ...]) -> tuple[list[fl
 
 def test_requests_that_come_by_the_clock_are_charged_their_length():
     """Of three that share the GPU, none of them near its part."""
-    sim = gpu(PREEMPT, Load(every(30, 6)), Load(every(10, 1, 0.5)), Closed(300, 5000), slice_ms=9).run(3000)
+    sim = gpu(PREEMPTIVE, Load(every(30, 6)), Load(every(10, 1, 0.5)), Closed(300, 5000), slice_ms=9).run(3000)
     account = [sim.turn.stat(slot).gpu_ns for slot in sim.loads]
     assert account == pytest.approx([load.got_ns for load in sim.loads.values()], rel=0.1)

@@ -2,7 +2,7 @@
 """Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
 
 import pytest
-from corelib import BURST, FREEZE, MS, PREEMPT, WEIGHTED, Turn, lib
+from corelib import BURST, FREEZE, MS, PREEMPTIVE, WEIGHTED, Turn, lib
 from demandgpu import DemandGpu, Load, every
 from simgpu import A100, STEADY, US, Control, TimeslicedGpu
 from test_gaps import Steps
@@ -39,7 +39,7 @@ class Stubborn(TimeslicedGpu):
 
 def shares(kernels_ms, weights=(1, 1), slice_ms=10, seconds=20, **more):
     """Of the GPU, without the first two seconds, and the slots' preempt_slow."""
-    policy = WEIGHTED if len(set(weights)) > 1 else PREEMPT
+    policy = WEIGHTED if len(set(weights)) > 1 else PREEMPTIVE
     turn = Turn(policy, slice_ms=slice_ms, controls=FREEZE, switch_us=70, max_inst=25)
     made = [turn.add(weight, channels=1) for weight in weights]
     kernel_us = {slot: ms * 1000 for slot, ms in zip(made, kernels_ms, strict=True) if ms}
@@ -100,7 +100,7 @@ def test_none_is_suspected_where_none_resists(control, weights):
 
 def long_share(kernel_ms, *others):
     """Of slot 0, over whole kernels, beside one that always works and @others."""
-    turn = Turn(PREEMPT, slice_ms=6, controls=FREEZE, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, controls=FREEZE, switch_us=70)
     loads = [Load(), Load(), *others]
     sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads}, kernel_ns=kernel_ms * MS)
     marks = []
@@ -121,7 +121,7 @@ def test_a_debt_is_not_refunded_beside_one_that_sleeps(kernel_ms):
 
 @pytest.mark.parametrize("kernel_ms", [20, 100, 300])
 @pytest.mark.parametrize(
-    ("policy", "weights", "most"), [(PREEMPT, (1, 1), 0.53), (PREEMPT, (1, 1, 1), 0.36), (BURST, (10, 90), 0.16)]
+    ("policy", "weights", "most"), [(PREEMPTIVE, (1, 1), 0.53), (PREEMPTIVE, (1, 1, 1), 0.36), (BURST, (10, 90), 0.16)]
 )
 def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, most):
     """Trainings that wait 4.5 ms after each step: a kernel of one that resists would begin in each of their pauses, had
@@ -140,7 +140,7 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
 def test_one_that_slow_calls_made_look_so_has_its_part():
     """Some wake and some sleep whenever a turn ends. A debt of 2 ms and two slow calls were enough for no grant
     for seconds."""
-    turn = Turn(PREEMPT, slice_ms=9, controls=BOTH, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=9, controls=BOTH, switch_us=70)
     loads = [Load(), Load(), Steps(60, 4.5), Steps(3, 6), Steps(8, 3), Steps(0.5, 6), Steps(2, 6), Steps(5, 6)]
     sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads})
     sim.run(1000)
@@ -159,7 +159,7 @@ def test_one_that_slow_calls_made_look_so_has_its_part():
 )
 def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kernel_ms, training, service):
     """Two of equal weight, one of which resists, and a third that sleeps: they have what it leaves in equal parts."""
-    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, controls=BOTH, switch_us=70)
     loads = [Load(), training(), Load(service)]
     sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads}, kernel_ns=kernel_ms * MS)
     sim.run(3000)
@@ -173,7 +173,7 @@ def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kerne
 @pytest.mark.parametrize("prio_ratio", [80, 95])
 def test_low_priority_that_resists_is_found_and_kept_back(kernel_ms, prio_ratio):
     """Beside high priority none is frozen: each of its requests waited for a whole kernel, and nothing showed it."""
-    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, controls=BOTH, switch_us=70)
     turn.set("prio_ratio", prio_ratio)
     low, high = turn.add(channels=1), turn.add(highprio=True, channels=1)
     loads = {low: Load(), high: Load(every(10, 1, until_ms=13_000))}
@@ -187,7 +187,7 @@ def test_low_priority_that_resists_is_found_and_kept_back(kernel_ms, prio_ratio)
 
 
 def test_short_work_of_high_priority_is_not_probed():
-    turn = Turn(PREEMPT, slice_ms=6, controls=BOTH, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, controls=BOTH, switch_us=70)
     low, high = turn.add(channels=1), turn.add(highprio=True, channels=1)
     sim = DemandGpu(turn, {low: Load(), high: Load(every(10, 5))}).run(3000)
     calls = sim.calls
@@ -196,7 +196,7 @@ def test_short_work_of_high_priority_is_not_probed():
 
 
 def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
-    turn = Turn(PREEMPT, slice_ms=5, controls=FREEZE)
+    turn = Turn(PREEMPTIVE, slice_ms=5, controls=FREEZE)
     bad = turn.add(channels=1)
     turn.add(channels=1)
     sim = Stubborn(turn, {bad: 20_000})
@@ -212,7 +212,7 @@ def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
 @pytest.mark.parametrize(("took_ms", "points"), [(1, 0), (3, 8), (8, 8), (9, 96), (500, 96)])
 def test_one_freeze_beyond_the_drivers_tail_is_proof(took_ms, points):
     """Where timeslices hold high priority it is hardly frozen: a second proof may never come."""
-    turn = Turn(PREEMPT, slice_ms=6, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, switch_us=70)
     slot = turn.add(channels=1)
     lib.cgpu_resist_note(turn.t, 1 << slot, int(took_ms * MS))
     assert turn.t.slot[slot].slow_freezes == points
@@ -222,7 +222,7 @@ def test_one_freeze_beyond_the_drivers_tail_is_proof(took_ms, points):
 @pytest.mark.parametrize(("usual_us", "late"), [(300, False), (700, True)])
 def test_a_long_freeze_is_late_where_the_slots_freezes_are_long(usual_us, late):
     """By a single one the driver's tail would be charged to whoever it falls on."""
-    turn = Turn(PREEMPT, slice_ms=6, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=6, switch_us=70)
     slot, other = turn.add(channels=1), turn.add(channels=1)
     for _ in range(200):
         lib.cgpu_resist_note(turn.t, 1 << slot, usual_us * US)
@@ -233,7 +233,7 @@ def test_a_long_freeze_is_late_where_the_slots_freezes_are_long(usual_us, late):
 
 def test_a_freeze_of_many_at_once_is_no_proof():
     """25 containers that begin together are frozen by one call, which takes longer than one that meets no kernel."""
-    turn = Turn(PREEMPT, slice_ms=5, controls=FREEZE, max_inst=25)
+    turn = Turn(PREEMPTIVE, slice_ms=5, controls=FREEZE, max_inst=25)
     slots = [turn.add(channels=1) for _ in range(3)]
     lib.cgpu_resist_note(turn.t, 0b110, 20 * MS)
     assert [turn.t.slot[slot].slow_freezes for slot in slots] == [0, 8, 8]

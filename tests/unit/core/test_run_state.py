@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, slots
+from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPTIVE, SOFT, TIMESLICE, WEIGHTED, Turn, slots
 from demandgpu import Closed, DemandGpu, Load, every
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,13 +24,13 @@ def gpu(policy, *loads, slice_ms=6.0, weights=None, high=(), controls=BOTH, prio
     return DemandGpu(turn, dict(zip(ids, loads, strict=True)), **more)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_an_idle_openers_time_is_lent(policy):
     sim = gpu(policy, Load(), Load([])).run(1000)
     assert sim.share(0) > 0.99
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_a_crowd_beside_high_priority_keeps_the_drivers_timeslices(policy):
     """It is frozen while high priority works. In timeslices of two switches it lost a third of the rest."""
     sim = gpu(policy, Load(every(20, 2)), Load(), high=(0,), tsgs=[1, 6])
@@ -42,7 +42,7 @@ def test_a_crowd_beside_high_priority_keeps_the_drivers_timeslices(policy):
     assert seen == {(0, 0), (1, 0)}
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_three_small_ones_lose_little(policy):
     small = [Load(every(100, 3, 20 + 7 * i)) for i in range(3)]
     sim = gpu(policy, Load(), *small).run(4000)
@@ -54,7 +54,7 @@ def test_three_small_ones_lose_little(policy):
 
 
 def test_without_a_source_the_turn_is_lost():
-    sim = gpu(PREEMPT, Load(), Load([]), known=0).run(1000)
+    sim = gpu(PREEMPTIVE, Load(), Load([]), known=0).run(1000)
     assert sim.share(0) == pytest.approx(0.5, abs=0.03)
 
 
@@ -79,7 +79,7 @@ PRETENDERS = {
 }
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 @pytest.mark.parametrize("how", PRETENDERS)
 def test_pretending_gains_nothing(policy, how):
     """What it gets beyond half would be the honest one's."""
@@ -88,18 +88,18 @@ def test_pretending_gains_nothing(policy, how):
     assert sim.share(1) < 0.505
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_busy_ones_divide_as_before(policy):
-    sim = gpu(policy, Load(), Load(), Load([]), weights=None if policy == PREEMPT else [1, 3, 2]).run(6000)
+    sim = gpu(policy, Load(), Load(), Load([]), weights=None if policy == PREEMPTIVE else [1, 3, 2]).run(6000)
     ratio = sim.share(1) / sim.share(0)
-    assert ratio == pytest.approx(1 if policy == PREEMPT else 3, rel=0.01)
+    assert ratio == pytest.approx(1 if policy == PREEMPTIVE else 3, rel=0.01)
     assert sim.idle_ns / sim.time_ns < 0.01
 
 
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 def test_what_was_read_under_another_policy_is_forgotten(policy):
     """Asleep when it was read last, it has work now: its cap holds, and what it gets is counted."""
-    turn = Turn(PREEMPT, slice_ms=5, max_inst=3)
+    turn = Turn(PREEMPTIVE, slice_ms=5, max_inst=3)
     for _ in range(3):
         turn.add(1, channels=1)
     for _ in range(200):
@@ -132,7 +132,7 @@ def test_caps_hold_while_sleep_is_known(policy):
 
 @pytest.mark.parametrize("gone", [lambda turn: turn.channels(1, 0), lambda turn: turn.delete(1)])
 def test_the_next_in_a_slot_is_not_asleep(gone):
-    turn = Turn(PREEMPT, slice_ms=6)
+    turn = Turn(PREEMPTIVE, slice_ms=6)
     for _ in range(2):
         turn.add(1, channels=1)
     for _ in range(200):
@@ -148,7 +148,7 @@ def test_the_next_in_a_slot_is_not_asleep(gone):
     assert turn.shares(1000)[0] == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("policy", [FAIR, FIXED, PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [FAIR, FIXED, PREEMPTIVE, WEIGHTED, BURST])
 def test_high_priority_lends_among_itself(policy):
     """The caps of fixed rounds are the others'. An idle high-priority one takes no turns from a busy one."""
     sim = gpu(policy, Load(), Load([]), Load(), high=[0, 1]).run(2000)
@@ -157,7 +157,7 @@ def test_high_priority_lends_among_itself(policy):
     assert sim.share(2) == pytest.approx(alone.share(1), rel=0.05)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_a_nap_in_each_turn_gains_nothing(policy):
     """It sleeps before its turn is used up and wakes with a rest of it, never with a new one."""
     sim = gpu(policy, Load(), Closed(5000, 1000)).run(4000)
@@ -165,7 +165,7 @@ def test_a_nap_in_each_turn_gains_nothing(policy):
     assert sim.share(1) < 0.505
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_one_that_always_works_is_frozen_in_longer_work(policy):
     """It runs beside work of others for 2 ms, a call later at most, and not in the rest of it."""
     sim = gpu(policy, Load(), Load(every(100, 10))).run(2000)
@@ -178,7 +178,7 @@ def test_one_that_always_works_is_frozen_in_longer_work(policy):
     assert not any(runs for age_ns, runs in beside if age_ns > 4 * MS)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_the_gaps_of_one_cost_another_that_sleeps_nothing(policy):
     """Too short to be lent, a gap is the turn's: one that lends its own turn keeps all of its credit."""
     turn = Turn(policy, slice_ms=6)
@@ -201,7 +201,7 @@ def test_the_gaps_of_one_cost_another_that_sleeps_nothing(policy):
     assert working.deficit_ns == before[1] - 40_000
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_one_that_wakes_has_one_grant_at_most(policy):
     """However often it slept in the round: what it lent it has once."""
     turn = Turn(policy, slice_ms=6)
@@ -219,7 +219,7 @@ def test_one_that_wakes_has_one_grant_at_most(policy):
     assert turns > 100
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_a_frozen_slot_is_not_read_as_idle(policy):
     """What a frozen channel shows is not documented: without work in each reading, it has its turn all the same."""
     turn = Turn(policy, slice_ms=6)
@@ -237,7 +237,7 @@ def test_a_frozen_slot_is_not_read_as_idle(policy):
     assert got[0] == pytest.approx(got[1], rel=0.05)
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, SOFT])
 def test_high_priority_in_short_kernels_runs_as_if_alone(policy):
     alone = gpu(policy, Closed(100, 20)).run(2000)
     sim = gpu(policy, Closed(100, 20), Load(), high=[0], prio_ratio=95).run(4000)
@@ -246,7 +246,7 @@ def test_high_priority_in_short_kernels_runs_as_if_alone(policy):
 
 @cache
 def kernels_alone(gap_us):
-    return len(gpu(PREEMPT, Closed(100, gap_us)).run(300).loads[0].latency_us)
+    return len(gpu(PREEMPTIVE, Closed(100, gap_us)).run(300).loads[0].latency_us)
 
 
 @settings(max_examples=40, deadline=None)
@@ -261,7 +261,7 @@ def test_short_gaps_are_not_lent_again_and_again(slice_us, call_us, part):
     """By calls. The hardware lends them, and a kernel waits for a timeslice of 150 us and the tick of this GPU."""
     gap_us = int(part * slice_us / 8) // 10 * 10
     loads = Closed(100, gap_us), Load()
-    sim = gpu(PREEMPT, *loads, high=[0], prio_ratio=95, slice_ms=slice_us / 1000, call_us=call_us).run(300)
+    sim = gpu(PREEMPTIVE, *loads, high=[0], prio_ratio=95, slice_ms=slice_us / 1000, call_us=call_us).run(300)
     learned, calls = len(sim.loads[0].latency_us), sim.calls
     sim.run(300)
     slower = (100 + gap_us) / (100 + gap_us + 160)
@@ -272,7 +272,7 @@ def test_short_gaps_are_not_lent_again_and_again(slice_us, call_us, part):
 @pytest.mark.parametrize("calls_ms", [0.1, 3])
 def test_the_calls_that_lend_are_no_sleep(calls_ms):
     """Nothing was read in them: one that works again after them napped, and must sleep for longer to be lent again."""
-    turn = Turn(PREEMPT, slice_ms=8, controls=FREEZE)
+    turn = Turn(PREEMPTIVE, slice_ms=8, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add(channels=1)
     turn.step()
     owner = turn.t.rr[0].curr
@@ -292,7 +292,7 @@ def test_the_calls_that_lend_are_no_sleep(calls_ms):
     assert turn.t.slot[owner].idle_need_us == 2 * before
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, SOFT])
 @pytest.mark.parametrize("ratio", [20, 50, 80, 95])
 def test_the_ceiling_holds_over_a_second(policy, ratio):
     sim = gpu(policy, Load(), Load(), high=[0], prio_ratio=ratio).run(5000)
@@ -303,7 +303,7 @@ def test_the_ceiling_holds_over_a_second(policy, ratio):
     assert sum(got) > 0.98
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, SOFT, BURST])
 def test_closing_and_opening_gives_no_new_budget(policy):
     sim = gpu(policy, Load(), Load(), high=[0], prio_ratio=50).run(2000)
     before = {i: load.got_ns for i, load in sim.loads.items()}
@@ -316,7 +316,7 @@ def test_closing_and_opening_gives_no_new_budget(policy):
     assert high / (high + low) < 0.6
 
 
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, BURST])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, BURST])
 def test_an_idle_high_priority_one_costs_nothing(policy):
     """Beside a high-priority container that never launches, others have what they have without it."""
     with_it = gpu(policy, Load(), Load(), Load([]), high=[2]).run(2000)
@@ -325,7 +325,7 @@ def test_an_idle_high_priority_one_costs_nothing(policy):
         assert with_it.share(i) == pytest.approx(without.share(i), rel=0.02, abs=0.002), "caps are 0.05"
 
 
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, BURST])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, BURST])
 def test_takeover(policy):
     """From the launch to the beginning: a reading, and a control that freezes the other."""
     sim = gpu(policy, Load(every(50, 2, 20)), Load(), high=[0], call_us=300).run(4000)
@@ -342,14 +342,14 @@ def test_three_high_priority_ones_beside_training():
 def test_eight_models():
     """No call for each request, which ends within its first timeslice."""
     loads = [[Load(every(62 + i, 5, 8 * i)) for i in range(8)] for _ in range(2)]
-    sim, native = gpu(PREEMPT, *loads[0]).run(6000), gpu(NATIVE, *loads[1]).run(6000)
+    sim, native = gpu(PREEMPTIVE, *loads[0]).run(6000), gpu(NATIVE, *loads[1]).run(6000)
     mine, theirs = (sorted(us for load in one.loads.values() for us in load.latency_us) for one in (sim, native))
     assert mine[len(mine) // 2] <= 1.02 * theirs[len(theirs) // 2]
     assert mine[-1] < 8 * 5000, "each of the others once"
     assert sim.idle_ns / sim.time_ns < 0.001
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 @pytest.mark.parametrize("tsgs", [1, 2, 8, 16])
 @pytest.mark.parametrize("period_ms", [12, 22, 100])
 def test_one_that_naps_gains_nothing_beside_small_ones(policy, tsgs, period_ms):
@@ -364,13 +364,13 @@ def test_one_that_naps_gains_nothing_beside_small_ones(policy, tsgs, period_ms):
 def test_small_requests_beside_one_that_naps(tsgs):
     """However many TSGs it has, no later than in the hardware's round of four, a switch included."""
     loads = [Load(every(16, 14)), Load(every(100, 5, 10)), Load(every(103, 5, 30))]
-    sim = gpu(PREEMPT, *loads, tsgs=[tsgs, 1, 1]).run(6000)
+    sim = gpu(PREEMPTIVE, *loads, tsgs=[tsgs, 1, 1]).run(6000)
     assert max(sim.p99_us(1), sim.p99_us(2)) < 4.5 * 5000
 
 
 def test_ones_that_always_work_are_not_beside_each_other():
     """From the begin, also beside one that sleeps now and then."""
-    turn = Turn(PREEMPT, slice_ms=6)
+    turn = Turn(PREEMPTIVE, slice_ms=6)
     for _ in range(3):
         turn.add(1, channels=1)
     for i in range(4000):
@@ -432,14 +432,14 @@ def test_burst_lends_what_is_idle():
 
 def test_a_state_known_now_and_then_is_no_new_quota():
     """High priority that always works hides its state for 20 ms in each 40."""
-    sim = gpu(PREEMPT, Load(), Load(), high=[0], prio_ratio=50)
+    sim = gpu(PREEMPTIVE, Load(), Load(), high=[0], prio_ratio=50)
     sim.c.hides_ns = 20 * MS
     sim.run(6000)
     assert sim.share(0) < 0.56
 
 
 def test_high_priority_alone_is_accounted():
-    turn = Turn(PREEMPT, slice_ms=6)
+    turn = Turn(PREEMPTIVE, slice_ms=6)
     high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
     sim = DemandGpu(turn, {high: Load([]), low: Load()}).run(200)
     turn.channels(low, 0)
@@ -452,14 +452,14 @@ def test_high_priority_alone_is_accounted():
 @pytest.mark.parametrize(("period_ms", "work_ms"), [(0.125, 0.1), (0.13, 0.12), (0.15, 0.125)])
 def test_gaps_that_fall_on_the_readings_hide_nothing(period_ms, work_ms):
     """A reading without work brings the next one sooner: work in step with that would be charged for the gaps only."""
-    sim = gpu(PREEMPT, Load(every(period_ms, work_ms, 1, 5000)), Load(), high=[0], prio_ratio=20).run(2000)
+    sim = gpu(PREEMPTIVE, Load(every(period_ms, work_ms, 1, 5000)), Load(), high=[0], prio_ratio=20).run(2000)
     before = sim.loads[0].got_ns, sim.loads[1].got_ns
     sim.run(2000)
     assert sim.loads[0].got_ns - before[0] < 0.24 * 2000 * MS
     assert sim.loads[1].got_ns - before[1] > 0.7 * 2000 * MS
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, SOFT, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, SOFT, BURST])
 def test_work_that_a_frozen_channel_does_not_show_is_run(policy):
     """The others sleep when high priority begins to work without a break; then they get work."""
     late = Load([(500 * MS, 60_000 * MS)])

@@ -6,7 +6,7 @@ own share, the worst of them.
 """
 
 import pytest
-from corelib import FAIR, FIXED, FREEZE, MS, PREEMPT, SOFT, WEIGHTED, Turn, slots
+from corelib import FAIR, FIXED, FREEZE, MS, PREEMPTIVE, SOFT, WEIGHTED, Turn, slots
 from simgpu import A100, STEADY, US, Control, Listed, SimGpu, TimeslicedGpu
 
 MIXES = {
@@ -36,7 +36,7 @@ def simulate(policy, weights, slice_ms, control=A100, seed=1, max_inst=25, card=
     ids = [turn.add(w, channels=1) for w in weights]
     sim = card(turn, control, seed)
     length_ms = sim.run_whole_rounds(10_000)
-    shared = policy in (FAIR, PREEMPT)
+    shared = policy in (FAIR, PREEMPTIVE)
     errors = sim.share_errors({i: 1 if shared else w for i, w in zip(ids, weights, strict=True)})
     return max(abs(e) for e in errors.values()), [sim.got[i] / MS / length_ms for i in ids], sim
 
@@ -54,7 +54,7 @@ def test_weighted_ratios(mix, slice_ms):
 def test_a_full_house_is_charged_what_it_has(slice_ms, card):
     """By a mean over all places in a timeslice the errors of 80 hand-overs added up."""
     control = Control(p50_us=300, sigma=0.06, tail=0, wake_us=30, middle=True)
-    error, _, sim = simulate(PREEMPT, [1] * 25, slice_ms, control, card=card)
+    error, _, sim = simulate(PREEMPTIVE, [1] * 25, slice_ms, control, card=card)
     assert error <= 0.004
     before = [(sim.turn.stat(i).gpu_ns, sim.got[i]) for i in range(25)]
     sim.run(5000)
@@ -64,7 +64,7 @@ def test_a_full_house_is_charged_what_it_has(slice_ms, card):
 
 @pytest.mark.parametrize("n", [2, 25])
 def test_preemptive_is_even(n):
-    assert simulate(PREEMPT, [1] * n, 8)[0] <= 0.01
+    assert simulate(PREEMPTIVE, [1] * n, 8)[0] <= 0.01
 
 
 @pytest.mark.parametrize("slice_ms", [5, 10])
@@ -78,7 +78,7 @@ def test_fixed_caps_against_the_wall_clock(mix, slice_ms):
         assert got <= weight / 25 * 1.012
 
 
-SECONDS = [(PREEMPT, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:2:1")]
+SECONDS = [(PREEMPTIVE, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:2:1")]
 
 
 @pytest.mark.parametrize(("policy", "mix"), SECONDS)
@@ -221,7 +221,7 @@ def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
 @pytest.mark.parametrize("fail", [0, 0.05])
 def test_more_than_64_channels(fail):
     """Four calls to freeze b and four to thaw it; a has one each."""
-    turn = Turn(PREEMPT, slice_ms=8, controls=FREEZE)
+    turn = Turn(PREEMPTIVE, slice_ms=8, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add()
     turn.channels(b, 200, 1)
     sim = Listed(turn, Control(fail=fail))
@@ -233,7 +233,7 @@ def test_more_than_64_channels(fail):
 
 def test_a_slow_control_is_not_a_kernel_that_resists():
     """Thaws are as slow, and no kernel delays a thaw."""
-    turn = Turn(PREEMPT, slice_ms=20, controls=FREEZE)
+    turn = Turn(PREEMPTIVE, slice_ms=20, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add(channels=1)
     sim = Card(turn, Control(tail=0.3))
     sim.run(20_000)
@@ -245,7 +245,7 @@ def test_a_slow_control_is_not_a_kernel_that_resists():
 @pytest.mark.parametrize("tsgs", [2, 5, 40])
 @pytest.mark.parametrize("slice_ms", [5, 8])
 def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
-    turn = Turn(PREEMPT, slice_ms=slice_ms, controls=FREEZE, switch_us=70)
+    turn = Turn(PREEMPTIVE, slice_ms=slice_ms, controls=FREEZE, switch_us=70)
     a, b = turn.add(channels=1), turn.add(channels=tsgs)
     sim = Card(turn, control)
     sim.run(10_000)
@@ -253,7 +253,7 @@ def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
 
 
 def test_highprio_leaves_the_others_their_part():
-    turn = Turn(PREEMPT, slice_ms=8)
+    turn = Turn(PREEMPTIVE, slice_ms=8)
     high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
     sim = SimGpu(turn, Control())
     sim.run(500)
@@ -265,7 +265,7 @@ def test_highprio_leaves_the_others_their_part():
 
 
 @pytest.mark.parametrize(("tsgs", "least"), [(1, 0.78), (3, 0.78), (4, 0.775), (5, 0.79), (64, 0.79)])
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED, SOFT])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, FIXED, SOFT])
 def test_processes_do_not_take_from_highprio(policy, tsgs, least):
     """Few run beside it, at the shortest timeslice each; many do not, and have what the ceiling leaves."""
     high, low = beside_highprio(policy, [5], tsgs)
@@ -275,7 +275,7 @@ def test_processes_do_not_take_from_highprio(policy, tsgs, least):
 
 @pytest.mark.parametrize(("tsgs", "least"), [(1, 0.66), (4, 0.61)])
 @pytest.mark.parametrize("count", [4, 20])
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT])
 def test_many_do_not_take_from_highprio(policy, count, tsgs, least):
     """Beside it there are more hand-overs, and under 4 all of them at once; the floor is on the page."""
     high, *low = beside_highprio(policy, [1] * count, tsgs)
@@ -342,7 +342,7 @@ def test_a_highprio_that_resists_takes_no_turn_of_the_others(prio_ratio, resists
                 self.real = before
             return super().call(mask, thaw, done)
 
-    turn = Turn(PREEMPT, slice_ms=10)
+    turn = Turn(PREEMPTIVE, slice_ms=10)
     turn.set("prio_ratio", prio_ratio)
     _, a, b = turn.add(highprio=1, channels=1), turn.add(channels=1), turn.add(channels=1)
     sim = Stubborn(turn, STEADY)
@@ -352,5 +352,5 @@ def test_a_highprio_that_resists_takes_no_turn_of_the_others(prio_ratio, resists
 
 def test_control_calls_per_second():
     """Two containers at 8 ms: a freeze and a thaw per turn, no more."""
-    _, _, sim = simulate(PREEMPT, [1, 1], 8)
+    _, _, sim = simulate(PREEMPTIVE, [1, 1], 8)
     assert sim.calls / 10.1 <= 2 * 1000 / 8 * 1.05

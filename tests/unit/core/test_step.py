@@ -4,7 +4,22 @@
 import random
 
 import pytest
-from corelib import BURST, FIXED, FREEZE, MS, NATIVE, NEVER, POLICIES, PREEMPT, SOFT, TIMESLICE, Thread, Turn, ffi, lib
+from corelib import (
+    BURST,
+    FIXED,
+    FREEZE,
+    MS,
+    NATIVE,
+    NEVER,
+    POLICIES,
+    PREEMPTIVE,
+    SOFT,
+    TIMESLICE,
+    Thread,
+    Turn,
+    ffi,
+    lib,
+)
 from statepage import STEP_HOLDS, STEP_WORDS, broken, fields
 
 PLAN, DONE, READ = lib.CGPU_STEP_EVENT_PLAN, lib.CGPU_STEP_EVENT_DONE, lib.CGPU_STEP_EVENT_READ
@@ -54,7 +69,7 @@ class Shell(Thread):
         raise AssertionError("no hand-over")
 
 
-def shell(policy=PREEMPT, restarts=False, controls=FREEZE, containers=2):
+def shell(policy=PREEMPTIVE, restarts=False, controls=FREEZE, containers=2):
     """After its first plans."""
     made = Shell(Turn(policy, slice_ms=5, max_inst=2, controls=controls), restarts)
     for _ in range(containers):
@@ -69,20 +84,20 @@ def test_each_word_of_the_record_is_on_the_page():
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("policy", [PREEMPT, FIXED])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, FIXED])
 def test_the_calls_of_a_hand_over_in_their_order(policy, restarts):
     one = shell(policy, restarts)
-    calls = [THAWS, FREEZES] if policy == PREEMPT else [FREEZES, THAWS]
+    calls = [THAWS, FREEZES] if policy == PREEMPTIVE else [FREEZES, THAWS]
     began = one.turn.now = one.step.until_ns
     assert one.hand_over() == calls + [RESTARTS] * restarts
-    first, second = (one.step.ack.thawed_ns, one.step.ack.frozen_ns)[:: 1 if policy == PREEMPT else -1]
+    first, second = (one.step.ack.thawed_ns, one.step.ack.frozen_ns)[:: 1 if policy == PREEMPTIVE else -1]
     assert (one.step.ack.begin_ns, first, second) == (began, began + CALL, began + 2 * CALL)
     assert one.step.ack.restarted_ns == (began + 2 * CALL + CALL // 2 if restarts else 0)
     assert one.step.kind == lib.CGPU_STEP_PLAN
 
 
 def test_timeslices_come_first_and_are_no_part_of_a_freeze():
-    one = Shell(Turn(PREEMPT, slice_ms=5))
+    one = Shell(Turn(PREEMPTIVE, slice_ms=5))
     for tsgs in (1, 3):
         one.turn.add(highprio=tsgs == 1, channels=tsgs)
     began = one.turn.now
@@ -134,7 +149,7 @@ def asked_in(one, length_ms, each_ms=0.0, event=lambda number: None, answers=Non
 
 
 @pytest.mark.parametrize("weight", [1, 0])
-@pytest.mark.parametrize(("policy", "other"), [(SOFT, {}), (PREEMPT, {"highprio": 1})])
+@pytest.mark.parametrize(("policy", "other"), [(SOFT, {}), (PREEMPTIVE, {"highprio": 1})])
 def test_a_channel_makes_no_call(policy, other, weight):
     """Of a TSG that has its timeslice, frozen or not: it comes and goes, each 2 ms."""
     one, slot = opened(policy, **other)
@@ -178,7 +193,7 @@ def test_a_change_of_the_policy_does_not_wait_for_its_restart():
     assert asked_in(one, 2)[RESTARTS] == 1
     one.turn.channels(slot, 2, 2)
     assert RESTARTS not in asked_in(one, 2)
-    one.turn.set("policy", PREEMPT)
+    one.turn.set("policy", PREEMPTIVE)
     one.turn.set("highprio", 0, 1)
     assert asked_in(one, 2)[RESTARTS] == 1
     assert one.turn.t.unrestarted_mask == 0, "one restart is for all"
@@ -199,7 +214,7 @@ def test_a_restart_that_is_put_off_and_then_refused_is_repeated():
 @pytest.mark.parametrize("refused_ns", [0, CALL])
 def test_without_its_restart(refused_ns):
     """Refused, no call took effect, and all are repeated; on no channel, nothing can run, and they count as made."""
-    one = shell(PREEMPT, restarts=True)
+    one = shell(PREEMPTIVE, restarts=True)
     before = one.turn.t.run_mask
     one.answers = {RESTARTS: {"done": 0, "refused_ns": refused_ns}}
     asked = one.hand_over()
@@ -211,7 +226,7 @@ def test_without_its_restart(refused_ns):
 
 
 def test_what_a_restart_was_refused_for_is_no_time_of_the_turn():
-    one = shell(PREEMPT, restarts=True)
+    one = shell(PREEMPTIVE, restarts=True)
     began = one.turn.now = one.step.until_ns
     one.answers = {RESTARTS: {"refused_ns": CALL // 3}}
     one.hand_over()
@@ -220,7 +235,7 @@ def test_what_a_restart_was_refused_for_is_no_time_of_the_turn():
 
 
 def test_a_wait_has_the_lateness_of_its_plan():
-    one = shell(PREEMPT)
+    one = shell(PREEMPTIVE)
     waits = [one.step.until_ns - one.step.plan.until_ns]
     for _ in range(20):
         one.hand_over()
@@ -229,12 +244,12 @@ def test_a_wait_has_the_lateness_of_its_plan():
         waits.append(one.step.until_ns - one.step.plan.until_ns)
         assert waits[-1] == one.step.plan.late_ns
     assert any(waits)
-    alone = shell(PREEMPT, containers=1)
+    alone = shell(PREEMPTIVE, containers=1)
     assert alone.step.until_ns == NEVER
 
 
 def test_a_reading_that_fits_goes_on_waiting():
-    one = shell(PREEMPT, containers=2)
+    one = shell(PREEMPTIVE, containers=2)
     assert one.step.poll_ns
     one.tell(READ, known=0b11, busy=0b11)
     assert one.step.kind == lib.CGPU_STEP_PLAN, "now it is known"
@@ -247,7 +262,7 @@ def test_a_reading_that_fits_goes_on_waiting():
 
 
 def test_an_answer_to_nothing_changes_nothing():
-    one = shell(PREEMPT)
+    one = shell(PREEMPTIVE)
     before, state = raw(one.step), bytes(ffi.buffer(one.turn.t))
     one.tell(DONE, begin_ns=one.turn.now, end_ns=one.turn.now, done=3)
     assert (raw(one.step), bytes(ffi.buffer(one.turn.t))) == (before, state)
@@ -306,7 +321,7 @@ def test_a_container_alone_whose_thaw_fails_for_some_channels_has_its_ceiling():
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_channels_that_a_failed_thaw_let_run_are_charged_and_frozen_at_the_end_of_the_turn(count):
-    one = faulty(PREEMPT, count, bad=1, part=1)
+    one = faulty(PREEMPTIVE, count, bad=1, part=1)
     one.run(4000)
     got = [one.real_ns[slot] / sum(one.real_ns.values()) for slot in range(count)]
     assert got == pytest.approx([1 / count] * count, rel=0.1)
@@ -316,7 +331,7 @@ def test_channels_that_a_failed_thaw_let_run_are_charged_and_frozen_at_the_end_o
 
 
 def test_a_thaw_that_fails_for_all_channels_later_takes_none_of_those_that_run():
-    one = faulty(PREEMPT, 1, bad=1, part=1)
+    one = faulty(PREEMPTIVE, 1, bad=1, part=1)
     one.run(20)
     assert (one.turn.t.part_thawed_mask, one.turn.t.run_mask & 1) == (1, 1)
     one.part = 0
@@ -328,7 +343,7 @@ def test_a_thaw_that_fails_for_all_channels_later_takes_none_of_those_that_run()
 
 
 def test_a_freeze_does_not_wait_until_a_thaw_is_repeated():
-    one = faulty(PREEMPT, 2, bad=1, part=1)
+    one = faulty(PREEMPTIVE, 2, bad=1, part=1)
     one.turn.set("slice_us", 20_000)
     while 0 not in one.real:
         one.run(1)
@@ -341,7 +356,7 @@ def test_a_freeze_does_not_wait_until_a_thaw_is_repeated():
 
 def test_a_channel_that_is_refused_puts_off_no_other_ones_freeze():
     """All calls for slot 0 fail, now once in 64 ms. The freeze of slot 1 fails once, and is repeated after 1 ms."""
-    turn = Turn(PREEMPT, slice_ms=5)
+    turn = Turn(PREEMPTIVE, slice_ms=5)
     for _ in range(3):
         turn.add(channels=1)
     turn.now = turn.step().until_ns
@@ -375,7 +390,7 @@ def test_a_channel_that_is_refused_puts_off_no_other_ones_freeze():
 
 def test_a_hand_over_of_others_says_nothing_of_a_call_that_failed():
     """One that could not be frozen runs on and is charged."""
-    turn = Turn(PREEMPT, slice_ms=5)
+    turn = Turn(PREEMPTIVE, slice_ms=5)
     for _ in range(3):
         turn.add(channels=1)
     turn.now = turn.step().until_ns

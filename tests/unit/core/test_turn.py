@@ -13,7 +13,7 @@ from corelib import (
     NEVER,
     NO_SLOT,
     POLICIES,
-    PREEMPT,
+    PREEMPTIVE,
     SOFT,
     TIMESLICE,
     WEIGHTED,
@@ -25,7 +25,7 @@ from corelib import (
     slots,
 )
 
-FREEZING = [FAIR, PREEMPT, WEIGHTED, FIXED]
+FREEZING = [FAIR, PREEMPTIVE, WEIGHTED, FIXED]
 ENFORCED = [*FREEZING, SOFT]
 
 
@@ -43,12 +43,12 @@ SHARES = [
     ("0: weight does not matter", FAIR, [(5, 1), (1, 1)], [0.05, 0.05]),
     ("0: the slice of one not opened is lost", FAIR, [(1, 1), (1, 0), (1, 1)], [0.05, 0, 0.05]),
     ("0: weight 0 is frozen", FAIR, [(1, 1), (0, 1)], [0.05, 0]),
-    ("1: a lone opener has everything", PREEMPT, [(1, 1), (1, 0)], [1, 0]),
-    ("1: openers share, weight does not matter", PREEMPT, [(1, 1), (7, 1)], [0.5, 0.5]),
-    ("1: one not opened is skipped", PREEMPT, [(1, 1), (1, 0), (1, 1)], [0.5, 0, 0.5]),
-    ("1: channels and processes change nothing", PREEMPT, [(1, 1), (1, 40)], [0.5, 0.5]),
-    ("1: weight 0 is frozen and not counted", PREEMPT, [(1, 1), (0, 1)], [1, 0]),
-    ("1: weight 0 alone is frozen", PREEMPT, [(0, 1)], [0]),
+    ("1: a lone opener has everything", PREEMPTIVE, [(1, 1), (1, 0)], [1, 0]),
+    ("1: openers share, weight does not matter", PREEMPTIVE, [(1, 1), (7, 1)], [0.5, 0.5]),
+    ("1: one not opened is skipped", PREEMPTIVE, [(1, 1), (1, 0), (1, 1)], [0.5, 0, 0.5]),
+    ("1: channels and processes change nothing", PREEMPTIVE, [(1, 1), (1, 40)], [0.5, 0.5]),
+    ("1: weight 0 is frozen and not counted", PREEMPTIVE, [(1, 1), (0, 1)], [1, 0]),
+    ("1: weight 0 alone is frozen", PREEMPTIVE, [(0, 1)], [0]),
     ("2: a lone container has everything", WEIGHTED, [(3, 1)], [1]),
     ("2: by weight", WEIGHTED, [(1, 1), (2, 1)], [1 / 3, 2 / 3]),
     ("2: 8:4 is 2:1", WEIGHTED, [(8, 1), (4, 1)], [2 / 3, 1 / 3]),
@@ -90,7 +90,7 @@ def test_shares(policy, spec, want):
     ("policy", "spec", "want"),
     [
         (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 50 + 10 + 60), ({2}, 10), (set(), 60)]),
-        (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
+        (PREEMPTIVE, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
         (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
         (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 40 + 10 + 50), ({2}, 30), (set(), 50)]),
     ],
@@ -101,7 +101,7 @@ def test_a_round_as_a_time_line(policy, spec, want):
     assert turn.timeline(2 * length) == want + want
 
 
-@pytest.mark.parametrize(("policy", "order"), [(FAIR, 0), (PREEMPT, 1), (WEIGHTED, 1), (FIXED, 0)])
+@pytest.mark.parametrize(("policy", "order"), [(FAIR, 0), (PREEMPTIVE, 1), (WEIGHTED, 1), (FIXED, 0)])
 def test_order_of_the_calls(policy, order):
     turn, _ = opened_turn(policy, [(1, 1), (1, 1)])
     turn.step()
@@ -114,8 +114,8 @@ def test_order_of_the_calls(policy, order):
 @pytest.mark.parametrize(
     ("policy", "spec"),
     [
-        (PREEMPT, [(1, 1)]),
-        (PREEMPT, [(1, 1), (1, 0), (0, 1)]),
+        (PREEMPTIVE, [(1, 1)]),
+        (PREEMPTIVE, [(1, 1), (1, 0), (0, 1)]),
         (WEIGHTED, [(3, 1)]),
         (WEIGHTED, [(3, 1), (0, 1)]),
         (SOFT, [(1, 1), (1, 1)]),
@@ -133,7 +133,7 @@ def test_no_calls_and_no_wake_up(policy, spec):
 
 
 def test_the_first_to_open_runs_without_waiting_for_a_call():
-    turn = Turn(PREEMPT)
+    turn = Turn(PREEMPTIVE)
     a, b = turn.add(), turn.add()
     turn.step()
     assert not turn.frozen(a)
@@ -158,7 +158,7 @@ def test_a_container_without_channels_costs_no_call():
 
 
 def test_an_arrival_lets_the_running_one_finish_a_turn():
-    turn, (a,) = opened_turn(PREEMPT, [(1, 1)], slice_ms=10)
+    turn, (a,) = opened_turn(PREEMPTIVE, [(1, 1)], slice_ms=10)
     turn.timeline(100)
     b = turn.add(channels=1)
     assert turn.frozen(b)
@@ -166,7 +166,7 @@ def test_an_arrival_lets_the_running_one_finish_a_turn():
 
 
 def test_coming_and_going_gains_nothing():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     got = {a: 0.0, b: 0.0}
     for _ in range(60):
         for running, ms in turn.timeline(7):
@@ -179,7 +179,7 @@ def test_coming_and_going_gains_nothing():
 
 
 @pytest.mark.parametrize("leave", ["delete", "close", "weight 0"])
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
 def test_the_owner_leaves_in_its_turn(policy, leave):
     turn, (a, b, c) = opened_turn(policy, [(1, 1), (1, 1), (1, 1)], slice_ms=10)
     assert turn.timeline(15)[0] == ({a}, 10)
@@ -196,7 +196,7 @@ def test_the_owner_leaves_in_its_turn(policy, leave):
 
 
 def test_the_last_other_leaves():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)])
     turn.timeline(70)
     turn.channels(b, 0)
     plan = turn.step()
@@ -298,13 +298,13 @@ def test_slice_and_max_inst_change_live():
 
 # policy, controls, highprio ones, others [(weight, opened)], shares in periods of 100 ms, prio_ratio 80
 HIGHPRIO = [
-    ("1: never frozen below the ceiling, the other beside it", PREEMPT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
-    ("1: without timeslices the other waits", PREEMPT, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
-    ("1: idle highprio is out", PREEMPT, 3, [(1, 0)], [(1, 1), (1, 1)], [0, 0.5, 0.5]),
-    ("1: no ceiling while no other has opened the GPU", PREEMPT, 3, [(1, 1)], [(1, 0)], [1, 0]),
-    ("1: several share by the policy", PREEMPT, 1, [(1, 1), (3, 1)], [(1, 1)], [0.4, 0.4, 0.2]),
-    ("1: the others share by the policy", PREEMPT, 3, [(1, 1)], [(1, 1), (1, 1)], [0.8, 0.5, 0.5]),
-    ("1: weight 0 with highprio is frozen", PREEMPT, 3, [(0, 1)], [(1, 1)], [0, 1]),
+    ("1: never frozen below the ceiling, the other beside it", PREEMPTIVE, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
+    ("1: without timeslices the other waits", PREEMPTIVE, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
+    ("1: idle highprio is out", PREEMPTIVE, 3, [(1, 0)], [(1, 1), (1, 1)], [0, 0.5, 0.5]),
+    ("1: no ceiling while no other has opened the GPU", PREEMPTIVE, 3, [(1, 1)], [(1, 0)], [1, 0]),
+    ("1: several share by the policy", PREEMPTIVE, 1, [(1, 1), (3, 1)], [(1, 1)], [0.4, 0.4, 0.2]),
+    ("1: the others share by the policy", PREEMPTIVE, 3, [(1, 1)], [(1, 1), (1, 1)], [0.8, 0.5, 0.5]),
+    ("1: weight 0 with highprio is frozen", PREEMPTIVE, 3, [(0, 1)], [(1, 1)], [0, 1]),
     ("2: several share by weight", WEIGHTED, 1, [(1, 1), (3, 1)], [(1, 1)], [0.2, 0.6, 0.2]),
     ("2: the others share by weight", WEIGHTED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 1 / 3, 2 / 3]),
     ("3: the caps of the others stay", FIXED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 0.05, 0.1]),
@@ -330,7 +330,7 @@ def test_highprio(policy, controls, high, low, want):
 
 
 def test_highprio_is_thawed_before_it_opens():
-    turn = Turn(PREEMPT)
+    turn = Turn(PREEMPTIVE)
     low, high = turn.add(channels=1), turn.add(highprio=1)
     turn.step()
     assert not turn.frozen(high)
@@ -341,7 +341,7 @@ def test_highprio_is_thawed_before_it_opens():
     assert plan.timeslice_us[high] >= 10 * plan.timeslice_us[low] > 0
 
 
-@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT])
 def test_a_crowd_waits_while_highprio_may_run(policy):
     """From the fifth TSG on, for as long as it has so many; the others still run beside it."""
     turn = Turn(policy, slice_ms=10, max_inst=10)
@@ -371,10 +371,10 @@ LONG_US = [
     (FIXED, 80, [3], 16_384),
     (FIXED, 80, [1, 4], 16_384),
     (FIXED, 80, [1, 5], 8192),
-    (PREEMPT, 95, [1, 1, 1, 1], 8192),
-    (PREEMPT, 95, [2], 8192),
-    (PREEMPT, 80, [1, 1, 1, 1], 65_536),
-    (PREEMPT, 95, [1, 5], 65_536),
+    (PREEMPTIVE, 95, [1, 1, 1, 1], 8192),
+    (PREEMPTIVE, 95, [2], 8192),
+    (PREEMPTIVE, 80, [1, 1, 1, 1], 65_536),
+    (PREEMPTIVE, 95, [1, 5], 65_536),
     (SOFT, 95, [1, 1], 65_536),
     (SOFT, 95, [4] * 20, 65_536),
 ]
@@ -393,7 +393,7 @@ def test_highprio_timeslices(policy, prio_ratio, tsgs, want_us):
     assert turn.next().timeslice_us[high] == want_us // 4
 
 
-@pytest.mark.parametrize("policy", [PREEMPT, SOFT])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, SOFT])
 def test_a_crowd_runs_where_highprio_has_not_opened(policy):
     turn = Turn(policy, slice_ms=10, max_inst=10)
     high, crowd = turn.add(highprio=1), turn.add(channels=64)
@@ -404,7 +404,7 @@ def test_a_crowd_runs_where_highprio_has_not_opened(policy):
 
 
 def test_closing_and_opening_gives_highprio_no_new_budget():
-    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
+    turn, (a, _b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", a, 1)
     got = 0.0
     for _ in range(100):
@@ -468,7 +468,7 @@ def test_caps_while_highprio_opens_and_closes(policy, weight, count, open_ms, pe
 
 
 def test_what_highprio_overran_counts_in_the_next_period():
-    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
+    turn, (high, low) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", high, 1)
     assert turn.timeline(80) == [({high}, 80)]
     plan = turn.next()
@@ -479,7 +479,7 @@ def test_what_highprio_overran_counts_in_the_next_period():
 
 
 def test_prio_ratio_live():
-    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
+    turn, (a, _) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", a, 1)
     turn.timeline(250)
     turn.set("prio_ratio", 30)
@@ -540,7 +540,7 @@ def test_timeslices_go_back_to_the_drivers_own():
     a = turn.add(channels=1)
     turn.step()
     assert turn.t.timesliced == 1 << a
-    turn.set("policy", PREEMPT)
+    turn.set("policy", PREEMPTIVE)
     plan = turn.next()
     assert (plan.timeslice_mask, plan.timeslice_us[a]) == (1 << a, 0)
 
@@ -549,7 +549,7 @@ def test_timeslices_go_back_to_the_drivers_own():
 
 
 def test_a_failed_freeze_is_tried_again_with_a_pause():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=100)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=100)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -569,7 +569,7 @@ def test_a_failed_freeze_is_tried_again_with_a_pause():
 
 
 def test_a_container_that_cannot_be_thawed_does_not_hold_up_the_others():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     got = 0
     end = turn.now + 2_000 * MS
     while turn.now < end:
@@ -585,7 +585,7 @@ def test_a_container_that_cannot_be_thawed_does_not_hold_up_the_others():
 
 @pytest.mark.parametrize("failed", [0, 0b01, 0b10, 0b11])
 def test_an_acknowledgement_counts_once(failed):
-    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, _ = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -599,7 +599,7 @@ def test_an_acknowledgement_counts_once(failed):
 
 
 def test_a_failed_thaw_is_frozen_for_safety():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -611,7 +611,7 @@ def test_a_failed_thaw_is_frozen_for_safety():
 
 
 def test_a_failed_timeslice_does_not_delay_a_freeze():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.set("highprio", a, 1)
     plan = turn.next()
     assert plan.timeslice_mask
@@ -622,7 +622,7 @@ def test_a_failed_timeslice_does_not_delay_a_freeze():
 
 
 def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     began = turn.now = turn.next().until_ns
     plan = turn.next()
@@ -637,7 +637,7 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
 
 
 def test_an_ack_leaves_a_new_slot_alone():
-    turn, (_a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (_a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -650,7 +650,7 @@ def test_an_ack_leaves_a_new_slot_alone():
     assert not turn.t.run_mask >> again & 1
 
 
-@pytest.mark.parametrize(("policy", "span"), [(PREEMPT, 1.024), (WEIGHTED, 1.024), (FAIR, 0), (FIXED, 0)])
+@pytest.mark.parametrize(("policy", "span"), [(PREEMPTIVE, 1.024), (WEIGHTED, 1.024), (FAIR, 0), (FIXED, 0)])
 def test_turns_end_anywhere_in_a_timeslice_of_the_driver(policy, span):
     """Or they would meet the hardware's timeslices at the same place each time, to the gain of the same container."""
     turn, (a, _b) = opened_turn(policy, [(1, 1), (1, 1)], slice_ms=10)
@@ -698,7 +698,7 @@ def switch(turn, thawed_us, frozen_us):
     ],
 )
 def test_an_overlap_is_charged_by_timeslices(tsgs, slice_ms, frozen_us, got):
-    turn = Turn(PREEMPT, slice_ms=slice_ms)
+    turn = Turn(PREEMPTIVE, slice_ms=slice_ms)
     for count in tsgs:
         turn.add(channels=count)
     turn.step()
@@ -709,7 +709,7 @@ def test_an_overlap_is_charged_by_timeslices(tsgs, slice_ms, frozen_us, got):
 @pytest.mark.parametrize(("restarted_us", "got"), [(0, [240, 360]), (500, [450, 150]), (90, [330, 270])])
 def test_a_restart_begins_a_timeslice(restarted_us, got):
     """The turn's timeslices follow each other from the restart on that came after its thaw."""
-    turn = Turn(PREEMPT, slice_ms=10)
+    turn = Turn(PREEMPTIVE, slice_ms=10)
     for _ in range(2):
         turn.add(channels=1)
     plan = turn.next()
@@ -720,7 +720,7 @@ def test_a_restart_begins_a_timeslice(restarted_us, got):
 @pytest.mark.parametrize(
     ("policy", "max_inst", "want"),
     [
-        (PREEMPT, 4, [10, 10]),
+        (PREEMPTIVE, 4, [10, 10]),
         (WEIGHTED, 4, [10.05, 29.95]),
         (FIXED, 4, [10.05, 29.95]),
         (FIXED, 5, [10.1, 30.1]),
@@ -774,7 +774,7 @@ def test_what_is_left_of_a_round_is_shared_by_weight():
 
 def test_no_switch_no_refund():
     """A turn that follows its own last one, as when the other is passed over, has the length of its grant."""
-    turn = Turn(PREEMPT, slice_ms=10, switch_us=100)
+    turn = Turn(PREEMPTIVE, slice_ms=10, switch_us=100)
     a, b = turn.add(channels=1), turn.add(channels=1)
     turn.step()
     turn.t.slot[b].deficit_ns = -19 * MS
@@ -814,7 +814,7 @@ def test_soft_without_freezes_holds_only_what_timeslices_hold():
 
 
 def test_a_failed_call_is_not_isolation_and_is_counted():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -829,7 +829,7 @@ def test_a_failed_call_is_not_isolation_and_is_counted():
 
 
 def test_a_new_channel_that_is_not_frozen_is_not_isolation():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=100)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=100)
     turn.step()
     running, waiting = (a, b) if turn.t.run_mask >> a & 1 else (b, a)
     turn.now += 5 * MS
@@ -883,9 +883,9 @@ def test_ineffective_freezing_is_doubted_then_taken_away(policy, control=FREEZE)
 
 
 def test_one_control_says_nothing_of_the_other():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)])
     turn.step()
-    assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
+    assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPTIVE] * 4
     assert enforced(turn, a, b) == [1, 1]
 
 
@@ -959,7 +959,7 @@ def stall(turn, length_ms):
 
 
 def test_a_debt_beyond_a_round_is_paid_back():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     stall(turn, 200)
     assert turn.timeline(400)[:3] == [({b}, pytest.approx(210, abs=2)), ({a}, 10), ({b}, 10)]
@@ -968,7 +968,7 @@ def test_a_debt_beyond_a_round_is_paid_back():
 @pytest.mark.parametrize(("slice_ms", "count"), [(10, 2), (10, 25), (100, 25), (1, 25)])
 def test_no_slot_waits_for_more_than_two_seconds(slice_ms, count):
     """A kernel resists for 5 s. Whole grants are withheld for two seconds or a turn, then halves for a while."""
-    turn = Turn(PREEMPT, slice_ms=slice_ms, max_inst=25)
+    turn = Turn(PREEMPTIVE, slice_ms=slice_ms, max_inst=25)
     a, *_ = [turn.add(channels=1) for _ in range(count)]
     turn.step()
     stall(turn, 5_000)
@@ -981,7 +981,7 @@ def test_no_slot_waits_for_more_than_two_seconds(slice_ms, count):
     assert all(slice_ms / 4 <= ms <= 0.75 * slice_ms for ms in turns)
 
 
-@pytest.mark.parametrize(("policy", "count"), [(FAIR, 1), (FIXED, 2), (PREEMPT, 3), (WEIGHTED, 2)])
+@pytest.mark.parametrize(("policy", "count"), [(FAIR, 1), (FIXED, 2), (PREEMPTIVE, 3), (WEIGHTED, 2)])
 def test_a_late_thread_costs_few_turns(policy, count):
     """The clock jumps by 460 ms in a turn of a: 16 slices are withheld, then its turns are half a slice until all is
     paid."""
@@ -1015,7 +1015,7 @@ def test_a_turn_that_passes_unused_costs_no_turn():
 
 @pytest.mark.parametrize("end", ["policy", "highprio", "alone"])
 def test_what_ends_a_debt(end):
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now += 310 * MS
     turn.step()
@@ -1031,7 +1031,7 @@ def test_what_ends_a_debt(end):
 
 
 def test_a_claim_is_at_most_a_turn():
-    turn, (_a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (_a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     for _ in range(40):  # b cannot be thawed
         turn.now = turn.next().until_ns
@@ -1045,7 +1045,7 @@ def test_a_claim_is_at_most_a_turn():
 
 
 def test_closing_the_gpu_forfeits_what_was_left_of_the_turn():
-    turn, (a, b, c) = opened_turn(PREEMPT, [(1, 1), (1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b, c) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1), (1, 1)], slice_ms=10)
     turn.timeline(12)
     turn.channels(b, 0)
     turn.step()
@@ -1128,7 +1128,7 @@ def test_controls():
 
 
 def test_a_lost_control_ends_in_native_and_thaws():
-    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn, _ = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)])
     turn.step()
     assert lib.cgpu_sched_set_controls(turn.t, 0, turn.now) == NATIVE
     assert turn.next().run_mask == 0b11
@@ -1156,7 +1156,7 @@ def waits(turn, slot):
 
 
 def test_a_wait_is_counted_when_the_turn_begins():
-    turn, (a, b, c) = opened_turn(PREEMPT, [(1, 1), (1, 1), (1, 1)])
+    turn, (a, b, c) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1), (1, 1)])
     turn.timeline(59)
     assert waits(turn, c)[1:] == (1, 40 * MS)
     turn.timeline(541)
@@ -1169,7 +1169,7 @@ def test_a_wait_is_counted_when_the_turn_begins():
 
 
 def test_a_wait_that_ends_without_a_turn_is_not_counted():
-    turn, (_, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn, (_, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)])
     turn.timeline(19)
     assert turn.frozen(b)
     turn.channels(b, 0)
@@ -1263,7 +1263,7 @@ def test_the_shell_sees_words_and_no_layout():
 
 
 def test_overruns_and_times():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (a, b) = opened_turn(PREEMPTIVE, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     began = turn.now
     turn.now = turn.next().until_ns

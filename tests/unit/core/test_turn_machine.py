@@ -16,7 +16,7 @@ from corelib import (
     NATIVE,
     NEVER,
     POLICIES,
-    PREEMPT,
+    PREEMPTIVE,
     SOFT,
     TIMESLICE,
     WEIGHTED,
@@ -256,12 +256,12 @@ class TurnMachine(RuleBasedStateMachine):
             return dict.fromkeys(opened, 1 / t.max_inst)
         if t.policy == FIXED:
             return {i: weight[i] / t.max_inst for i in opened}
-        if t.policy == PREEMPT:
+        if t.policy == PREEMPTIVE:
             return {i: 1 / len(opened) for i in opened}
         low = {i: w for i, w in weight.items() if not t.slot[i].highprio}
         return {i: weight[i] / sum(low.values()) for i in opened}
 
-    @precondition(lambda self: self.pending is None and self.turn.t.policy in (FAIR, PREEMPT, WEIGHTED, FIXED))
+    @precondition(lambda self: self.pending is None and self.turn.t.policy in (FAIR, PREEMPTIVE, WEIGHTED, FIXED))
     @rule(known=st.sampled_from([0, ALL]))
     def it_settles(self, known):
         """Shares converge, and every nanosecond of the GPU is one container's. None of them sleeps."""
@@ -292,7 +292,7 @@ class TurnMachine(RuleBasedStateMachine):
                 got[i] += length
         t.switch_ns = switch_us
         span = turn.now - began
-        biggest = max(1 if t.policy in (FAIR, PREEMPT) else t.slot[i].weight for i in wanted) * t.slice_ns
+        biggest = max(1 if t.policy in (FAIR, PREEMPTIVE) else t.slot[i].weight for i in wanted) * t.slice_ns
         for i, part in wanted.items():
             assert abs(got[i] - part * span) <= 2.1 * biggest, f"{i}: {got[i] / span:.3f} of the time, not {part:.3f}"
             ran = turn.stat(i).gpu_ns - before[i].gpu_ns

@@ -5,7 +5,23 @@ from random import Random
 
 import pytest
 from checkgpu import CheckGpu
-from corelib import BURST, FAIR, FIXED, MS, NEVER, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, Thread, Turn, ffi, lib, slots
+from corelib import (
+    BURST,
+    FAIR,
+    FIXED,
+    MS,
+    NEVER,
+    PREEMPTIVE,
+    SOFT,
+    TIMESLICE,
+    WEIGHTED,
+    C,
+    Thread,
+    Turn,
+    ffi,
+    lib,
+    slots,
+)
 from simgpu import Control, SimGpu
 
 PERIOD = 200 * MS  # of the driver's samples
@@ -17,7 +33,7 @@ class Sampled(Thread):
     on: a function of the scheduler that gives a slot, or None for an idle engine.
     """
 
-    def __init__(self, prio_ratio=80, policy=PREEMPT, tsgs=1, others=1, phase=20 * MS):
+    def __init__(self, prio_ratio=80, policy=PREEMPTIVE, tsgs=1, others=1, phase=20 * MS):
         self.turn = Turn(policy, switch_us=205)
         self.turn.set("prio_ratio", prio_ratio)
         self.high = self.turn.add(highprio=1, channels=tsgs)
@@ -64,7 +80,7 @@ def low(gpu):
 
 
 @pytest.mark.parametrize("on", [low, idle])
-@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_high_priority_that_uses_little_is_not_frozen(policy, on):
     """From the first samples that are read; its timeslices stay 16:1, and no call is made."""
     gpu = Sampled(policy=policy)
@@ -92,7 +108,7 @@ def test_several_processes_that_use_little_have_longer_timeslices(prio_ratio, ts
 @pytest.mark.parametrize("others", [2, 4, 10])
 def test_a_slow_freeze_of_another_one_freezes_no_high_priority(others):
     """By timeslices alone, and one call in a thousand is the driver's tail: no period is needed for that."""
-    turn = Turn(PREEMPT, slice_ms=6, switch_us=205)
+    turn = Turn(PREEMPTIVE, slice_ms=6, switch_us=205)
     turn.set("prio_ratio", 95)
     high = turn.add(highprio=1, channels=1)
     for _ in range(others):
@@ -108,7 +124,7 @@ def test_a_slow_freeze_of_another_one_freezes_no_high_priority(others):
 
 def test_a_period_ends_where_timeslices_hold_high_priority():
     """Kernels that delay their freezes, and then none do: what passes without a period is no part of the next one."""
-    turn = Turn(PREEMPT, slice_ms=6, switch_us=205)
+    turn = Turn(PREEMPTIVE, slice_ms=6, switch_us=205)
     turn.set("prio_ratio", 95)
     high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
     turn.add(channels=1)
@@ -314,7 +330,7 @@ def test_a_known_run_state_takes_no_samples():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_effect_check_and_the_ceiling_by_samples_agree(work, seed):
     """A GPU that is sampled by chance: high priority that works so much is not frozen, and no control is in doubt."""
-    gpu = CheckGpu(PREEMPT, seed=seed)
+    gpu = CheckGpu(PREEMPTIVE, seed=seed)
     gpu.turn.set("prio_ratio", 80)
     one = gpu.add(highprio=1, work=work)
     gpu.add()
@@ -329,7 +345,7 @@ def test_the_effect_check_and_the_ceiling_by_samples_agree(work, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_always_working_by_chance_it_has_its_ceiling(prio_ratio, seed):
     """Lucky samples let it pass the ceiling for seconds, and seldom."""
-    gpu = CheckGpu(PREEMPT, seed=seed)
+    gpu = CheckGpu(PREEMPTIVE, seed=seed)
     gpu.turn.set("prio_ratio", prio_ratio)
     one, other = gpu.add(highprio=1), gpu.add()
     gpu.run(5)
