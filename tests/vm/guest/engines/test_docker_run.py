@@ -83,14 +83,6 @@ def test_exec_with_every_capability(total: int) -> None:
     must("docker", "rm", "-f", plain)
 
 
-def test_over_the_limit(total: int) -> None:
-    with box(*variables(6, devices=0)) as one:
-        much = one.run("simload", "--no-context", "--alloc-mib", str(total * 6 // 15 + 1), "--seconds", "1")
-        assert much.returncode == d.OVER_LIMIT, much.stderr
-        fits = one.run("simload", "--no-context", "--alloc-mib", str(total * 6 // 15 // 2), "--seconds", "1")
-        assert fits.returncode == 0, fits.stderr
-
-
 def test_weight_and_priority() -> None:
     with box(*variables(1, devices=0, weight=4, highprio=1)) as one:
         assert number(one.dir / "weight") == 4
