@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cgpu_common import address, keys, policies, settings
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import ConfigError
 from cgpu_common.kernel_abi import MAX_INST_MIN
 from cgpu_common.keys import Key
-from cgpu_common.model import Gpu
 from cgpu_common.settings import Caps, GpuSettings
 from cgpu_common.toml import tomllib
 

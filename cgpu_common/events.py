@@ -10,8 +10,7 @@ from typing import Any
 
 from cgpu_common import policies
 from cgpu_common.kernel_abi import MIB, Event
-from cgpu_common.model import Container, KernelEvent, Slot
-from cgpu_common.tree import VIDEO_ENGINES
+from cgpu_common.model import VIDEO_ENGINES, Container, KernelEvent, Slot
 
 CONTROLS = {1: "freeze", 2: "timeslice"}
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cgpu_common import links
-from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, ProcessUse, Sensors, SlotWant
+from cgpu_common.cards import Gpu, NvmlGpu
+from cgpu_common.model import MIB, Container, KernelGpu, ProcessUse, Sensors, SlotWant
 
 #: Between the two samples of GPM, which must be 0.1 s apart at least (nvml.h).
 GPM_S = 0.1

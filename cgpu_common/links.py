@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from cgpu_common.model import NvmlGpu
+from cgpu_common.cards import NvmlGpu
 
 SWITCH = "switch"  # in NvmlGpu.peers: a link to an NVSwitch, by which each GPU there reaches each other one
 NVLINK = 100  # of a rank: one link; below that it counts bridges of PCIe

@@ -1,28 +1,99 @@
 # SPDX-License-Identifier: MIT
-"""The data types, as frozen values without behaviour."""
+"""The state of a node, as frozen values: what netlink, the tree of /proc/cgpu_km and NVML have of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cgpu_common import policies
-from cgpu_common.kernel_abi import MAX_INST_DEFAULT, OVERCOMMIT_MIN, PRIO_RATIO_DEFAULT
+from cgpu_common.kernel_abi import MAX_INST_DEFAULT, OVERCOMMIT_MIN, PRIO_RATIO_DEFAULT, UVM_NAMES
+from cgpu_common.kernel_abi import MIB as MIB
 
-MIB = 1 << 20
+#: Names in N/C/stat, and what they count the objects of.
+VIDEO_ENGINES = {
+    "nvdec": "decoders",
+    "nvenc": "encoders",
+    "nvjpg": "JPEG decoders",
+    "ofa": "optical flow accelerators",
+}
+
+
+# ---- the kernel's ----
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWant:
+    """One slot to be made: a container's part of one GPU."""
+
+    gpu: int  # kernel index
+    nv_minor: int  # the kernel must use the same, see check_grant()
+    limit: int  # bytes
+    weight: int = 1
+    highprio: bool = False
+    ceiling: int = 0  # under burst, in slices per round; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One container on one GPU. The fields from `id` on are of its folder, /proc/cgpu_km/N/C/, alone."""
+
+    gpu: int
+    minor: int = 0
+    nv_minor: int = 0
+    limit: int = 0  # bytes
+    used: int = 0
+    weight: int = 0
+    highprio: bool = False
+    ceiling: int = 0  # under burst, in slices per round; 0: none
+    host_limit: int = 0  # bytes of system memory by the driver, of the whole container; 0: none
+    id: str = ""
+    dir: str = ""
+    pids: tuple[tuple[int, int], ...] = ()  # (pid, bytes)
+    stat: Mapping[str, int] = field(default_factory=dict)
+    dying: bool = False
+    name: str | None = None  # the engine's
+    at_ns: int = 0  # when stat was read
+
+    @property
+    def opened(self) -> bool:
+        return self.stat.get("opened", 0) != 0
+
+    @property
+    def running(self) -> bool:
+        return self.stat.get("running", 0) != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container as netlink or a line of inst_ctl has it; there its slots have the numbers of GPU and node alone."""
+
+    id: str
+    cookie: int = 0
+    dir: str = ""
+    major: int = 0
+    ctl_minor: int = 0
+    uvm_minor: int = 0
+    dying: bool = False
+    slots: tuple[Slot, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[tuple[int, int], ...]:
+        """(N, minor) of each slot."""
+        return tuple((slot.gpu, slot.minor) for slot in self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelGpu:
-    """One GPU as the kernel module lists it."""
+    """One GPU as the kernel module has it; a default is the module's own. The fields from `name` on are of its folder,
+    /proc/cgpu_km/N/, alone."""
 
     index: int  # N of /proc/cgpu_km/N
-    uuid: str
-    pci: str
-    nv_minor: int  # M of /dev/nvidiaM
-    total: int  # bytes; 0 while not yet known
+    uuid: str = ""
+    pci: str = ""
+    nv_minor: int = 0  # M of /dev/nvidiaM
+    total: int = 0  # bytes; 0 while not yet known
     policy: int = policies.DEFAULT
     max_inst: int = MAX_INST_DEFAULT
     free_weight: int = MAX_INST_DEFAULT
@@ -37,6 +108,54 @@ class KernelGpu:
     driver_free: int | None = None  # bytes; None while the module is not attached
     born: int = 0  # changes when the kernel resets the GPU's values; 0: not from the kernel
     limits: int | None = None  # bytes, of its containers together, dying ones included; None: an older module
+    name: str = "-"  # the model
+    stat: Mapping[str, int] = field(default_factory=dict)
+    control: str = "none"
+    control_seen: str = "none"
+    slots: tuple[Slot, ...] = ()
+
+    @property
+    def facts(self) -> policies.Facts:
+        """Of the policy in force."""
+        return policies.of(self.policy)
+
+    @property
+    def uvm_name(self) -> str:
+        return UVM_NAMES[self.uvm] if 0 <= self.uvm < len(UVM_NAMES) else "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole tree at one moment."""
+
+    module: str
+    gpus: tuple[KernelGpu, ...]
+    containers: tuple[Container, ...]
+    at_ns: int = 0  # when its reading began
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """One multicast event; `kind` is of kernel_abi.Event, `values` are the attributes of kernel_abi.A from PID on."""
+
+    kind: int
+    container: Container | None = None  # without slots if the event is about one GPU
+    gpu: KernelGpu | None = None  # index, uuid, pci, nv_minor and total only
+    values: Mapping[str, Any] = field(default_factory=dict)  # numbers; text where the attribute is a string
+
+
+def slot_state(gpu: KernelGpu, slot: Slot) -> str:
+    """One word: dying, frozen, idle, running or waiting."""
+    if slot.dying:
+        return "dying"
+    if slot.weight == 0 and gpu.facts.limits:
+        return "frozen"
+    if not slot.opened:
+        return "idle"
+    return "running" if slot.running else "waiting"
+
+
+# ---- NVML's ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,237 +181,27 @@ class Sensors:
     processes: tuple[ProcessUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlGpu:
-    """One GPU as NVML lists it."""
+#: The values of Sensors, by the names that cgpud's answer and --json have for them too.
+MEASURED = tuple(one.name for one in fields(Sensors) if one.name != "processes")
 
-    index: int  # number in `nvidia-smi -L`
-    uuid: str
-    pci: str
-    nv_minor: int
-    total_mib: int
+
+@dataclass(frozen=True, slots=True)
+class Card(Sensors):
+    """One GPU in cgpud's answer to `gpus`; None: not known."""
+
+    uuid: str = ""
+    pci: str = ""
     name: str = ""
-    mig: bool = False
-    confidential: bool = False  # Confidential Computing is on in this machine
-    used_mib: int | None = None  # by all processes and the driver
-    compute_mode: str = ""  # "" = any number of processes may use it
-    lost: str = ""  # the error, if NVML does not return all of this
-    peers: tuple[str, ...] = ()  # of each active NVLink the other end's PCI address, or links.SWITCH
-    bridges: tuple[str, ...] = ()  # of PCIe above it, the root first
-    sensors: Sensors | None = None  # only of a query for them
-    read_at: float | None = field(default=None, compare=False)  # CLOCK_MONOTONIC seconds; None: just now
+    total_bytes: int | None = None
+    used_bytes: int | None = None  # by all processes and the driver
+    lost: str = ""
+    age_s: int | None = None  # of these values, where NVML does not answer now
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlView:
-    """The latest answer of NVML."""
+class Names:
+    """What an engine or Kubernetes calls a container."""
 
-    gpus: tuple[NvmlGpu, ...] = ()  # one that NVML did not answer for has the values of an earlier answer and is lost
-    absent: str = ""  # the reason, if there is no NVML
-    silent: str = ""  # the reason, if there was no answer for all GPUs
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """Both views of one GPU. Users write `number`, requests to the kernel have `index`."""
-
-    number: int
-    index: int
-    uuid: str
-    pci: str
-    nv_minor: int
-    total_mib: int
-    max_inst: int
-    free_weight: int
-    mig: bool = False
-    confidential: bool = False
-    compute_mode: str = ""
-    lost: str = ""  # the error of NVML
-    room_mib: int | None = None  # total minus the use by driver and other processes; None: unknown
-    overcommit: int = 100  # the sum of limits may be this percentage of room_mib
-    default_mib: int = 0  # for a container without a size; 0: none
-    instances: int = 0
-    limits: int | None = None  # bytes, of its containers together; None: to be summed up from their list
-    kernel: KernelGpu | None = None
-    name: str = ""  # the product, of NVML
-    context_mib: int = 0  # what one context takes, as far as the module has seen
-    mps: str = ""  # not empty: it has an MPS server, or clients of one, in words
-    links: tuple[tuple[int, int], ...] = ()  # minor of another GPU, and the rank of the link to it: links.rank()
-
-
-@dataclass(frozen=True, slots=True)
-class SlotWant:
-    """One slot to be made: a container's part of one GPU."""
-
-    gpu: int  # kernel index
-    nv_minor: int  # the kernel must use the same, see check_grant()
-    limit: int  # bytes
-    weight: int = 1
-    highprio: bool = False
-    ceiling: int = 0  # under burst, in slices per round; 0: none
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One slot as the kernel has it."""
-
-    gpu: int
-    minor: int
-    nv_minor: int
-    limit: int
-    used: int = 0
-    weight: int = 1
-    highprio: bool = False
-    ceiling: int = 0  # under burst, in slices per round; 0: none
-    host_limit: int = 0  # bytes of system memory by the driver, of the whole container; 0: none
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """One container as the kernel has it."""
-
-    id: str
-    cookie: int
-    dir: str
-    major: int
-    ctl_minor: int
-    uvm_minor: int
-    dying: bool = False
-    slots: tuple[Slot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KernelEvent:
-    """One multicast event; `kind` is of kernel_abi.Event, `values` are the attributes of kernel_abi.A from PID on."""
-
-    kind: int
-    container: Container | None = None  # without slots if the event is about one GPU
-    gpu: KernelGpu | None = None  # index, uuid, pci, nv_minor and total only
-    values: Mapping[str, Any] = field(default_factory=dict)  # numbers; text where the attribute is a string
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """The GPUs a container requests: all, or a list of numbers and UUID prefixes."""
-
-    source: str  # the variable, for messages
-    all: bool = False
-    items: tuple[int | str, ...] = ()
-    minors: tuple[int, ...] = ()  # in place of items: M of /dev/nvidiaM
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
-    """One slot of a grant. The variables have one DEV for all GPUs and whole units of it; this is exact."""
-
-    gpu: str  # UUID
-    mib: int
-    weight: int = 1
-    highprio: bool = False
-    ceiling: int | None = None  # None = not given
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLimit:
-    """Memory of each GPU, by one variable."""
-
-    variable: str
-    mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The request in the variables of a container, or in its grant."""
-
-    devices: Devices
-    sizes: tuple[int, ...]  # of ALIYUN_COM_GPU_MEM_CONTAINER, GiB units; empty = default_memsize
-    total: int  # ALIYUN_COM_GPU_MEM_DEV
-    weight: int | None = None  # None = not given
-    highprio: bool = False
-    ceiling: int | None = None  # None = not given; at least the weight
-    native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
-    exact: tuple[SlotRequest, ...] = ()  # of a grant; then one for each of `devices`, and nothing else counts
-    nvidia: NamedLimit | None = None  # by NVIDIA's own variables: no slice is larger
-    by_nvidia: bool = False  # `nvidia` is the size of each slice, and no variable of ours gives one
-
-
-@dataclass(frozen=True, slots=True)
-class NotSliced:
-    """The variables request no slice. `why` is for the log, `warning` for the user too."""
-
-    why: str
-    warning: str = ""
-    switched_off: bool = False  # by a variable, as opposed to one that is not set
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """An admitted request."""
-
-    slots: tuple[SlotWant, ...]
-    warnings: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()  # values of the request that have no effect now; for the log
-
-
-class Phase(Enum):
-    """The states of a container of this daemon. See state.py."""
-
-    PREPARED = "prepared"
-    BOUND = "bound"
-    RELEASING = "releasing"
-    STUCK = "stuck"
-    RELEASED = "released"
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process, identified even if its pid is reused."""
-
-    pid: int
-    starttime: int  # field 22 of /proc/<pid>/stat
-
-
-@dataclass(frozen=True, slots=True)
-class Cgroup:
-    """A cgroup, identified even if a later one has the same path."""
-
-    path: str  # below the mount of the hierarchy (see watch.py), with a leading slash
-    inode: int
-
-
-@dataclass(frozen=True, slots=True)
-class MpsClient:
-    """What a container without a slice has of a GPU with an MPS server."""
-
-    uuid: str
-    mib: int  # the grant
-    uid: int  # user of its first process
-    name: str = ""  # of the container in its pod, if a grant named the pod
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The state of one container that survives a restart of the daemon."""
-
-    id: str
-    cookie: int
-    boot_id: str
-    bundle: str
-    phase: Phase
-    deadline: float  # CLOCK_BOOTTIME seconds; while PREPARED
-    process: Process | None = None  # init; while PREPARED the runtime
-    cgroup: Cgroup | None = None
-    slice: tuple[str, int] | None = None  # id and cookie of the kernel's container, if several containers share it
-    pod: str = ""  # namespace/name, if a grant named the pod
-    pod_uid: str = ""
-    container: str = ""  # its name in the pod
-    mps: MpsClient | None = None  # the kernel has no container of it
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.id, self.cookie)
-
-    @property
-    def kernel_key(self) -> tuple[str, int]:
-        """Id and cookie of the kernel's container."""
-        return self.slice or self.key
+    name: str = ""
+    pod: str = ""
+    namespace: str = ""

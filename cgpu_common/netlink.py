@@ -12,7 +12,6 @@ import errno
 import os
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
@@ -102,28 +101,20 @@ def gpu_message(index: int, values: Mapping[G, int]) -> CgpuMsg:
     return _message(Cmd.SET_GPU, [("GPU", [("INDEX", index), *settings])])
 
 
-def _fields(kind: type, pairs: Pairs, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names of the dataclass's fields; @defaults: values of attributes that a message may lack."""
-    names = {field.name for field in fields(kind)}
-    return {**defaults, **{name.lower(): value for name, value in pairs if name.lower() in names}}
+#: Numbers of messages that are true or false.
+_FLAGS = {"HIGHPRIO", "SLICE_IS_SET"}
+_OF_CONTAINER = ("ID", "COOKIE", "DIR", "MAJOR", "CTL_MINOR", "UVM_MINOR")
 
 
-def _slot(pairs: Pairs) -> Slot:
-    found = _fields(Slot, pairs, {"minor": 0, "nv_minor": 0, "limit": 0, "weight": 0, "highprio": 0})
-    return Slot(**{**found, "highprio": bool(found["highprio"])})
+def _fields(pairs: Pairs) -> dict[str, Any]:
+    """By the names of the dataclass's fields. One that a message lacks has the dataclass's default."""
+    return {name.lower(): bool(value) if name in _FLAGS else value for name, value in pairs if name != "PAD"}
 
 
 def _container(values: Mapping[str, Any]) -> Container:
-    return Container(
-        id=values["ID"],
-        cookie=values.get("COOKIE", 0),
-        dir=values.get("DIR", ""),
-        major=values.get("MAJOR", 0),
-        ctl_minor=values.get("CTL_MINOR", 0),
-        uvm_minor=values.get("UVM_MINOR", 0),
-        dying=bool(values.get("STATE", 0)),
-        slots=tuple(_slot(pairs) for _, pairs in values.get("SLOTS", ())),
-    )
+    plain = _fields([(name, values[name]) for name in _OF_CONTAINER if name in values])
+    slots = tuple(Slot(**_fields(pairs)) for _, pairs in values.get("SLOTS", ()))
+    return Container(**plain, dying=bool(values.get("STATE", 0)), slots=slots)
 
 
 def container_of(msg: CgpuMsg) -> Container | None:
@@ -131,15 +122,9 @@ def container_of(msg: CgpuMsg) -> Container | None:
     return _container(values) if "ID" in values else None
 
 
-def _gpu(pairs: Pairs) -> KernelGpu:
-    lacking = {"uuid": "", "pci": "", "nv_minor": 0, "total": 0, "free_weight": 0, "slice_is_set": 0}
-    found = _fields(KernelGpu, pairs, {**lacking, "default_memsize": 0})
-    return KernelGpu(**{**found, "slice_is_set": bool(found["slice_is_set"])})
-
-
 def gpu_of(msg: CgpuMsg) -> KernelGpu | None:
     values = dict(msg["attrs"])
-    return _gpu(values["GPU"]) if "GPU" in values else None
+    return KernelGpu(**_fields(values["GPU"])) if "GPU" in values else None
 
 
 def event_of(msg: CgpuMsg) -> KernelEvent | None:
@@ -149,7 +134,7 @@ def event_of(msg: CgpuMsg) -> KernelEvent | None:
     return KernelEvent(
         kind=values["EVENT"],
         container=_container(values) if "ID" in values else None,
-        gpu=_gpu(values["GPU"]) if "GPU" in values else None,
+        gpu=gpu_of(msg),
         values={name.lower(): values[name] for name in EVENT_VALUES if name in values},
     )
 

@@ -13,19 +13,20 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cgpu_common.exits import ENROL, CgpuError, Exit, not_permitted, refused
 from cgpu_common.holders import living
-from cgpu_common.tree import Container, Gpu, Slot, Snapshot
+from cgpu_common.kernel_abi import UVM_NAMES
+from cgpu_common.model import Container, KernelGpu, Slot, Snapshot
 
 T = TypeVar("T")
 
 MODULE = "cgpu_km"
 LIVE = Path("/proc/cgpu_km")
-GPU_NUMBERS = tuple(one.name for one in fields(Gpu) if one.type == "int" and one.name != "index")  # files of N/
+GPU_NUMBERS = ("policy", "max_inst", "free_weight", "prio_ratio", "slice_us")  # files of N/ with a field of their name
 NODES_TYPE = "cgpu"  # of the file system with the nodes of containers
 
 # procfs answers EIO when a file is removed between its open and its read.
@@ -141,13 +142,13 @@ def parse_inst(line: str) -> Container | None:
         pairs = [pair.split(":") for pair in fields.get("gpu", "").split(",") if pair]
         return Container(
             id=words[0],
-            cookie=fields["cookie"],
+            cookie=int(fields["cookie"], 0),
             dir=fields["dir"],
             major=int(fields["major"]),
             ctl_minor=int(fields["ctl"]),
             uvm_minor=int(fields["uvm"]),
             dying=fields["state"] != "live",
-            gpus=tuple((int(number), int(minor)) for number, minor in pairs),
+            slots=tuple(Slot(int(number), int(minor)) for number, minor in pairs),
         )
     except (KeyError, ValueError, IndexError):
         return None
@@ -238,19 +239,14 @@ def _counters(folders: Iterable[Path]) -> dict[Path, _Counters]:
 def _slot(paths: Paths, gpu: int, path: Path, counters: _Counters, listed: dict[str, Container]) -> Slot:
     container_id = read_file(path / "id").strip()
     known = listed.get(container_id)
-    return Slot(
-        gpu=gpu,
-        dir=path.name,
+    pids = living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(read_file(path / "meminfo")))
+    return replace(
+        _brief_slot(gpu, path, counters, known),
         id=container_id,
-        weight=_int(path / "weight"),
-        highprio=_int(path / "highprio") != 0,
-        ceiling=_ceiling(path),
-        memsize=_int(path / "memsize"),
-        pids=living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(read_file(path / "meminfo"))),
-        stat=counters.stat,
-        dying=known is not None and known.dying,
+        limit=_int(path / "memsize"),
+        used=counters.stat.get("used_bytes", sum(size for _, size in pids)),
+        pids=pids,
         name=engine_name(paths, container_id),
-        at_ns=counters.at_ns,
     )
 
 
@@ -262,18 +258,18 @@ def _slots(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> 
             continue
 
 
-def _brief_slot(gpu: int, path: Path, counters: _Counters, container: Container) -> Slot:
+def _brief_slot(gpu: int, path: Path, counters: _Counters, container: Container | None) -> Slot:
     return Slot(
         gpu=gpu,
-        dir=container.dir,
-        id=container.id,
+        limit=counters.stat.get("limit_bytes", 0),
+        used=counters.stat.get("used_bytes", 0),
         weight=_int(path / "weight"),
         highprio=_int(path / "highprio") != 0,
         ceiling=_ceiling(path),
-        memsize=counters.stat.get("limit_bytes", 0),
-        pids=(),
+        id=container.id if container else "",
+        dir=path.name,
         stat=counters.stat,
-        dying=container.dying,
+        dying=container is not None and container.dying,
         at_ns=counters.at_ns,
     )
 
@@ -287,21 +283,31 @@ def _brief_slots(gpu: int, path: Path, listed: dict[str, Container]) -> Iterator
             continue
 
 
-def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) -> Gpu:
+def _uvm(text: str) -> int:
+    return UVM_NAMES.index(text) if text in UVM_NAMES else -1
+
+
+def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) -> KernelGpu:
     index = int(path.name)
     pci = read_file(path / "pci").strip()
     stat = parse_stat(read_file(path / "stat"))
-    return Gpu(
+    numbers = _numbers(stat)
+    settings: dict[str, Any] = {name: _int(path / name) for name in GPU_NUMBERS}
+    return KernelGpu(
         index=index,
-        name=gpu_name(paths, pci),
         uuid=read_file(path / "uuid").strip(),
         pci=pci,
-        uvm=read_file(path / "uvm").strip(),
-        stat=_numbers(stat),
+        nv_minor=_int(path / "minor"),
+        total=numbers.get("total_bytes", 0),
+        uvm=_uvm(read_file(path / "uvm").strip()),
+        used=numbers.get("used_bytes", 0),
+        limits=numbers.get("limits_bytes"),
+        name=gpu_name(paths, pci),
+        stat=numbers,
         control=stat.get("control", "none"),
         control_seen=stat.get("control_seen", "none"),
         slots=tuple(_brief_slots(index, path, listed) if brief else _slots(paths, index, path, listed)),
-        **{name: _int(path / name) for name in GPU_NUMBERS},
+        **settings,
     )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cgpu_common import keys, policies
+from cgpu_common.cards import Gpu
 from cgpu_common.kernel_abi import UVM_NAMES, G
 from cgpu_common.keys import SLICE_AUTO
-from cgpu_common.model import MIB, Gpu, KernelGpu
+from cgpu_common.model import MIB, KernelGpu
 
 
 @dataclass(frozen=True, slots=True)

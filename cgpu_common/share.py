@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cgpu_common.model import KernelGpu, Slot
 from cgpu_common.policies import UNKNOWN
-from cgpu_common.tree import Gpu, Slot
 
 
-def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+def _by_policy(gpu: KernelGpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """The slot's part of its group's share; rivals are the other slots of the group with weight."""
     facts = gpu.facts
     if facts.fixed_round:
@@ -21,12 +21,12 @@ def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     return 1 / (1 + sum(other.opened for other in rivals))
 
 
-def _ceiling(gpu: Gpu, slot: Slot) -> float:
+def _ceiling(gpu: KernelGpu, slot: Slot) -> float:
     """The part of the GPU that the slot may have under burst."""
     return min(1.0, slot.ceiling / gpu.max_inst) if slot.ceiling else 1.0
 
 
-def _under_ceilings(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+def _under_ceilings(gpu: KernelGpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """The slot's part by weight where those with a ceiling below theirs leave the rest to the others."""
     sharing, rest = [slot, *rivals], 1.0
     while True:
@@ -40,18 +40,18 @@ def _under_ceilings(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
         sharing = [one for one in sharing if one not in held]
 
 
-def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+def _by_policy_highprio(gpu: KernelGpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """A high-priority slot's part of the group's share, without caps (docs/develop/scheduler.md, the vendor's text)."""
     if gpu.facts.weights:
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
 
 
-def _capped(gpu: Gpu, slot: Slot, part: float) -> float:
+def _capped(gpu: KernelGpu, slot: Slot, part: float) -> float:
     return min(part, _ceiling(gpu, slot)) if gpu.facts.ceilings else part
 
 
-def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
+def allowed_pct(gpu: KernelGpu, slot: Slot) -> float | None:
     """Upper bound in percent while all containers with the GPU open have work; None: no bound (native), or not known.
 
     For a container that has not opened the GPU: the bound it would have after opening it.
@@ -74,7 +74,7 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     return 100 * _capped(gpu, slot, min(part, rest) if gpu.facts.fixed_round else part * rest)
 
 
-def got_pct(gpu: Gpu, before: Slot, after: Slot) -> float | None:
+def got_pct(gpu: KernelGpu, before: Slot, after: Slot) -> float | None:
     """Percent of the time between two readings in which the container could run; None: not measured.
 
     Both readings must be under the policy of @gpu. Under native the kernel counts the time in which the GPU was open,

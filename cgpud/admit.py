@@ -25,12 +25,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from cgpu_common import effect
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.kernel_abi import MAX_INST_MAX
-from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
+from cgpu_common.model import MIB, Container, Slot, SlotWant
 from cgpu_common.settings import Caps
 from cgpud.env import CEILING, CONTAINER, DEV, EVERY_GPU, HIGHPRIO, NVIDIA, VISIBLE, WEIGHT
 from cgpud.limits import CONTEXT_MIB, limit_mib
+from cgpud.values import Devices, NotSliced, Plan, Request
 
 #: Cards have less than their name says: a T4 of 16 GB has 14.8 GiB, which its users call 15.
 DEV_TOLERANCE = 0.05

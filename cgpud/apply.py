@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cgpu_common import log, settings
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.errors import KernelRefused
 from cgpu_common.link import KernelLink
-from cgpu_common.model import Gpu
 
 
 class Applier:

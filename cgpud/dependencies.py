@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cgpu_common.cards import NvmlView
 from cgpu_common.link import KernelLink
-from cgpu_common.model import NvmlView
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
 from cgpud.mps_control import Control

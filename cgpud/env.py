@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from cgpu_common.errors import BadVariable, Refused
 from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
-from cgpu_common.model import Devices, NamedLimit, NotSliced, Request
+from cgpud.values import Devices, NamedLimit, NotSliced, Request
 
 DISABLE = "CGPU_DISABLE"
 DEV = "ALIYUN_COM_GPU_MEM_DEV"

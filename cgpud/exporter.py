@@ -10,7 +10,7 @@ from cgpu_common import address, log, proc
 from cgpu_common.errors import CgpuError
 from cgpu_common.exits import CgpuError as ProcError
 from cgpu_common.exits import Exit
-from cgpu_common.tree import Snapshot
+from cgpu_common.model import Snapshot
 from cgpu_common.versions import package_version
 from cgpud import metrics, tls
 from cgpud.http import HttpServer

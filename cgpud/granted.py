@@ -15,10 +15,11 @@ import msgspec
 from cgpu_common import log, wire
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
-from cgpu_common.model import Container, NotSliced, Plan, Request
+from cgpu_common.model import Container
 from cgpud import env, oci, unsliced
 from cgpud.config_json import Spec, process_env
 from cgpud.grants import Grant, Grants, subjects
+from cgpud.values import NotSliced, Plan, Request
 
 
 def variables(spec: Spec) -> dict[str, str]:

@@ -24,9 +24,9 @@ import msgspec
 
 from cgpu_common.errors import Refused
 from cgpu_common.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
-from cgpu_common.model import Devices, NotSliced, Record, Request, SlotRequest
 from cgpud import env, labels
 from cgpud.store import replace_file
+from cgpud.values import Devices, NotSliced, Record, Request, SlotRequest
 
 GRANTS_MAX = 4096
 MIB_MAX = 1 << 30  # a petabyte: only a bound

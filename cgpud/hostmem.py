@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator
 from cgpu_common import log
 from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.kernel_abi import MIB, S
-from cgpu_common.model import Phase, Process, Record
 from cgpud import slices
 from cgpud.dependencies import Dependencies
+from cgpud.values import Phase, Process, Record
 
 
 @contextlib.contextmanager

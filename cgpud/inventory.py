@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cgpu_common import gpus, log, settings
+from cgpu_common.cards import Gpu, NvmlView
 from cgpu_common.config import Config
 from cgpu_common.errors import CgpuError, KernelMissing, KernelRefused, Refused
 from cgpu_common.link import KernelLink
-from cgpu_common.model import MIB, Gpu, KernelGpu, NvmlView, SlotWant
+from cgpu_common.model import MIB, KernelGpu, SlotWant
 from cgpud.apply import Applier
 from cgpud.dependencies import NvmlSource
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cgpu_common import events, log, model, wire  # fmt: skip
+from cgpu_common import events, log, wire
 from cgpu_common.config import Config
 from cgpu_common.cookie import COOKIE_BITS, make_cookie
 from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpu_common.kernel_abi import ID_MAX, Event
-from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
+from cgpu_common.model import Container, KernelEvent
 from cgpu_common.server import Request
-from cgpud import admit, bundle, granted, hostmem, numbers, oci, reconcile, report, slices, state, whole  # fmt: skip
+from cgpud import admit, bundle, granted, hostmem, numbers, oci, report, slices, state, values, whole  # fmt: skip
 from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant, Grants
@@ -27,8 +27,9 @@ from cgpud.inventory import Inventory
 from cgpud.mps_node import MpsNode
 from cgpud.orphans import Orphans
 from cgpud.queries import Queries
-from cgpud.reconcile import Orphan, Signal
+from cgpud.reconcile import IDLE_S, Orphan, Signal, reconcile
 from cgpud.state import Action, Trigger
+from cgpud.values import NotSliced, Phase, Plan, Record
 from cgpud.watch import Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
@@ -89,7 +90,7 @@ class Daemon:
     async def _reconcile_for_ever(self) -> None:
         while True:
             every_s = self.config.reconcile_s
-            await asyncio.sleep(min(every_s, reconcile.IDLE_S) if self._orphans else every_s)
+            await asyncio.sleep(min(every_s, IDLE_S) if self._orphans else every_s)
             await self.reconcile()
 
     async def _listen_for_ever(self) -> None:
@@ -270,7 +271,7 @@ class Daemon:
         self,
         message: wire.Message,
         claim: str,
-        wanted: model.Request,
+        wanted: values.Request,
         make: Callable[[Plan, Container | None], Awaitable[Container]],
     ) -> tuple[Plan, Container] | None:
         """Admit and create, or join the slice of the claim. None: the last run of this container, or the claim's last
@@ -468,13 +469,8 @@ class Daemon:
             except (CgpuError, OSError) as error:
                 self._log.warning("cannot read the kernel's list", error=str(error))
                 return
-            findings = reconcile.reconcile(
-                list(self.records.values()),
-                kernel,
-                boot_id=self.boot_id,
-                now=self.deps.clock(),
-                alive=self.deps.facts.is_alive,
-            )
+            now, alive = self.deps.clock(), self.deps.facts.is_alive
+            findings = reconcile(list(self.records.values()), kernel, boot_id=self.boot_id, now=now, alive=alive)
             self._seen.learn(kernel)
             self._orphans.keep({(one.id, one.cookie) for one in kernel})
             for finding in findings:

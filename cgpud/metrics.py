@@ -21,9 +21,8 @@ from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from cgpu_common import waits
-from cgpu_common.model import MIB
+from cgpu_common.model import MIB, VIDEO_ENGINES, KernelGpu, Slot, Snapshot
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import VIDEO_ENGINES, Gpu, Slot, Snapshot
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -80,15 +79,15 @@ class Figure:
         return kind(self.name, self.help, labels=labels)
 
 
-def _stat(name: str, scale: float = 1) -> Callable[[Gpu, Slot], float | None]:
+def _stat(name: str, scale: float = 1) -> Callable[[KernelGpu, Slot], float | None]:
     return lambda _gpu, slot: slot.stat[name] * scale if name in slot.stat else None
 
 
-def _gpu_stat(name: str, scale: float = 1) -> Callable[[Gpu], float | None]:
+def _gpu_stat(name: str, scale: float = 1) -> Callable[[KernelGpu], float | None]:
     return lambda gpu: gpu.stat[name] * scale if name in gpu.stat else None
 
 
-def _allowed(gpu: Gpu, slot: Slot) -> float | None:
+def _allowed(gpu: KernelGpu, slot: Slot) -> float | None:
     percent = allowed_pct(gpu, slot)
     return None if percent is None else percent / 100
 
@@ -124,7 +123,7 @@ SLOT_FIGURES = (
         _stat("refused_allocs"),
     ),
     Figure("cgpu_container_refused_calls_total", "Calls refused by the call table.", _stat("refused_calls")),
-    Figure("cgpu_container_memory_limit_bytes", "Memory limit.", lambda _gpu, slot: slot.memsize),
+    Figure("cgpu_container_memory_limit_bytes", "Memory limit.", lambda _gpu, slot: slot.limit),
     Figure("cgpu_container_memory_used_bytes", "Memory charged.", _stat("used_bytes")),
     Figure("cgpu_container_memory_peak_bytes", "Most memory charged at a time.", _stat("peak_bytes")),
     Figure(
@@ -266,7 +265,7 @@ def _memory(name: str, labels: tuple[str, ...], places: Iterable[Place]) -> Metr
     return family
 
 
-Place = tuple[Gpu, Slot, tuple[str, ...]]  #: with the labels
+Place = tuple[KernelGpu, Slot, tuple[str, ...]]  #: with the labels
 
 
 def _slot_places(snapshot: Snapshot) -> list[Place]:
@@ -329,7 +328,8 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
         labels=(*GPU_LABELS, "percentile"),
     )
     for gpu, labels in places:
-        info.add_metric(labels, {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.minor), "policy": gpu.facts.name})
+        card = {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.nv_minor)}
+        info.add_metric(labels, card | {"policy": gpu.facts.name})
         for name in CONTROLS:
             control.add_metric((*labels, name), int(name in gpu.control.split(",")))
         for percentile, name in (("50", "control_p50_us"), ("99", "control_p99_us"), ("100", "control_max_us")):
@@ -338,7 +338,7 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (info, control, latency)
 
 
-def sensors_of(daemon: DaemonFigures, gpu: Gpu) -> Mapping[str, Any]:
+def sensors_of(daemon: DaemonFigures, gpu: KernelGpu) -> Mapping[str, Any]:
     """NVML's row of the GPU; {}: it has none."""
     for key, own in (("uuid", gpu.uuid), ("pci", gpu.pci)):
         for row in daemon.sensors:
@@ -374,7 +374,7 @@ USES = (
 )
 
 
-def _use(scrape: Scrape, gpu: Gpu, slot: Slot, row: Mapping[str, Any], key: str) -> float | None:
+def _use(scrape: Scrape, gpu: KernelGpu, slot: Slot, row: Mapping[str, Any], key: str) -> float | None:
     """None: the driver has no samples of processes, though the GPU works. Samples of two processes can be of other
     moments, so their sum can exceed the whole."""
     samples: dict[int, int] = {one["pid"]: one[key] for one in row.get("processes") or ()}

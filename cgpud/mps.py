@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cgpu_common import mps
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import Refused
-from cgpu_common.model import Gpu, Record
 from cgpud import oci
 from cgpud.config_json import Spec, json_object, mounts, process_env
 from cgpud.env import shorten
+from cgpud.values import Record
 
 Key = tuple[str, int]
 

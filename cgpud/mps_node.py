@@ -12,17 +12,18 @@ from typing import Any
 
 from cgpu_common import log
 from cgpu_common import mps as names
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
 from cgpu_common.events import LogEntry
 from cgpu_common.gpus import own_mib
-from cgpu_common.model import Gpu, MpsClient, Phase, Record
 from cgpud import hooks, mps, oci, whole
 from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant
 from cgpud.mps import Account, Key
 from cgpud.mps_control import PRIVILEGED, ControlFailed, Ready, Sample
+from cgpud.values import MpsClient, Phase, Record
 
 AGAIN_S = 1.0  # after a failure of NVML
 IDLE_S = 0.2  # looks whether there is a server now

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from cgpu_common import proc
 from cgpu_common.errors import CgpuError
-from cgpu_common.model import Record
 from cgpud import bundle, labels
+from cgpud.values import Record
 
 Key = tuple[str, object]  # id, and the cookie in the form of the caller
 

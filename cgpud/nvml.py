@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from cgpu_common.model import NvmlGpu, NvmlView
+from cgpu_common.cards import NvmlGpu, NvmlView
 from cgpu_common.python import timeout
 
 DEADLINE_S = 60.0

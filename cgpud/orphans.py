@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from cgpu_common import cgroup, log
-from cgpu_common.model import Container, Phase, Record
+from cgpu_common.model import Container
 from cgpud import reconcile
 from cgpud.dependencies import Dependencies
+from cgpud.values import Phase, Record
 from cgpud.watch import Key
 
 CLAIM = "claim-"  # with the claim's uid: the id of a slice that containers of several ids share

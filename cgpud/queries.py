@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from cgpu_common import gpus, settings
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.errors import KernelMissing
 from cgpu_common.events import LogEntry
-from cgpu_common.model import Gpu, Record
 from cgpu_common.proc import Paths
 from cgpu_common.versions import package_version
 from cgpud import bundle, labels, report, state
@@ -22,6 +22,7 @@ from cgpud.history import History
 from cgpud.inventory import Inventory
 from cgpud.named import RecordNames
 from cgpud.sensors import SensorReader
+from cgpud.values import Record
 
 ENDED_MAX = 1024  # a bound; those that the kernel still has are few
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cgpu_common.cookie import is_our_cookie
-from cgpu_common.model import Container, Phase, Record
+from cgpu_common.model import Container
 from cgpud.state import Trigger
+from cgpud.values import Phase, Record
 
 LEASE_S = 120.0
 # An orphan without a cgroup to watch is destroyed after it used no memory in every check for this time.

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cgpu_common import settings
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
-from cgpu_common.model import MIB, Container, Gpu, Record
+from cgpu_common.model import MIB, Container
 from cgpud.admit import free_mib, most_mib, why_unshared
+from cgpud.values import Record
 
 
 def capacity(inventory: Iterable[Gpu], mps: Callable[[Gpu], dict[str, Any]]) -> list[dict[str, Any]]:

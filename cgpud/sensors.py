@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import Any
 
-from cgpu_common.model import MIB, NvmlGpu, NvmlView, Sensors
+from cgpu_common.cards import NvmlGpu, NvmlView
+from cgpu_common.model import MEASURED, MIB, Card, Sensors
 from cgpud.dependencies import NvmlSource
 
 FRESH_S = 2.0
@@ -23,24 +25,18 @@ def row(gpu: NvmlGpu, now: float) -> dict[str, Any]:
     age_s = 0.0 if gpu.read_at is None else now - gpu.read_at
     is_stale = age_s > STALE_S
     own = (not is_stale and gpu.sensors) or Sensors()
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "pci": gpu.pci,
-        "name": gpu.name,
-        "total_bytes": gpu.total_mib * MIB,
-        "used_bytes": None if gpu.used_mib is None or is_stale else gpu.used_mib * MIB,
-        "utilization_pct": own.utilization_pct,
-        "temperature_c": own.temperature_c,
-        "power_mw": own.power_mw,
-        "power_limit_mw": own.power_limit_mw,
-        "memory_utilization_pct": own.memory_utilization_pct,
-        "sm_active_pct": own.sm_active_pct,
-        "dram_active_pct": own.dram_active_pct,
-        "processes": [{"pid": one.pid, "sm_pct": one.sm_pct, "memory_pct": one.memory_pct} for one in own.processes],
-        "age_s": None if gpu.read_at is None else int(age_s),
-        "lost": gpu.lost or ("no answer" if is_stale else ""),
-    }
+    card = Card(
+        **{name: getattr(own, name) for name in MEASURED},
+        processes=own.processes,
+        uuid=gpu.uuid,
+        pci=gpu.pci,
+        name=gpu.name,
+        total_bytes=gpu.total_mib * MIB,
+        used_bytes=None if gpu.used_mib is None or is_stale else gpu.used_mib * MIB,
+        lost=gpu.lost or ("no answer" if is_stale else ""),
+        age_s=None if gpu.read_at is None else int(age_s),
+    )
+    return {"index": gpu.index, **asdict(card)}
 
 
 class SensorReader:

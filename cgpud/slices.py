@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cgpu_common.errors import Refused
-from cgpu_common.model import Container, Phase, Record
+from cgpu_common.model import Container
+from cgpud.values import Phase, Record
 
 
 def joinable(claim: str, records: Iterable[Record], kernel: Iterable[Container]) -> Container | None:

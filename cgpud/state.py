@@ -26,7 +26,7 @@ from enum import Enum, auto
 from typing import Any
 
 from cgpu_common.kernel_abi import ID_MAX
-from cgpu_common.model import Cgroup, Phase, Process, Record
+from cgpud.values import Cgroup, Phase, Process, Record
 
 PID_MAX = 1 << 22  # the largest kernel.pid_max
 

@@ -12,8 +12,8 @@ import msgspec
 from cgpu_common import log
 from cgpu_common.errors import Refused
 from cgpu_common.files import write_file
-from cgpu_common.model import Record
 from cgpud.state import is_valid
+from cgpud.values import Record
 
 
 def replace_file(path: Path, value: object) -> None:

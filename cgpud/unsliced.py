@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import BadVariable, Refused
-from cgpu_common.model import Devices, Gpu, NotSliced, Request
 from cgpud import config_json, hooks, oci
 from cgpud.admit import choose
 from cgpud.env import NVIDIA, parse_devices
+from cgpud.values import Devices, NotSliced, Request
 
 NV_MAJOR = 195  # the driver's, fixed
 DRM_MAJOR = 226

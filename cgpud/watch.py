@@ -20,12 +20,13 @@ from pathlib import Path, PurePosixPath
 
 from cgpu_common import cgroup, log
 from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
-from cgpu_common.model import MIB, Cgroup, Phase, Process, Record
+from cgpu_common.model import MIB
 from cgpu_common.proc import NODES_TYPE, parse_stat
 from cgpud import host_paths, oci
 from cgpud.host_paths import GONE
 from cgpud.places import Places
 from cgpud.state import Trigger
+from cgpud.values import Cgroup, Phase, Process, Record
 
 Key = tuple[str, int]
 

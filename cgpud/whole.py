@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
-from cgpu_common.model import Devices, Gpu, NotSliced
 from cgpu_common.wire import Message
 from cgpud import bundle, config_json, hooks, numbers, oci, unsliced
 from cgpud.admit import choose, why_unshared
 from cgpud.config_json import Spec
 from cgpud.grants import Grant
 from cgpud.inventory import Inventory
+from cgpud.values import Devices, NotSliced
 from cgpud.watch import Facts
 
 

@@ -21,12 +21,12 @@ from cgpu_common.kernel_abi import (
     SLICE_US_MAX,
     SLICE_US_MIN,
 )
+from cgpu_common.model import MIB, Container, Slot
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
-from cgpu_common.tree import MIB, Container
 
 from . import change
-from .change import Granted, Planned
+from .change import Planned
 from .complete import container_words, gpu_words, value_words
 from .describe import share_lines, shares_json
 from .words import GPU
@@ -156,20 +156,25 @@ def with_notes(lines: Sequence[str], notes: Sequence[str]) -> str:
 # ---- create and destroy ----
 
 
-def _granted_json(one: Granted) -> dict[str, Any]:
+def _listed_json(one: Container) -> dict[str, Any]:
+    own = ("id", "cookie", "dir", "major", "ctl_minor", "uvm_minor", "dying", "gpus")
+    return {name: getattr(one, name) for name in own} | {"cookie": f"{one.cookie:#x}"}
+
+
+def _granted_json(one: Slot) -> dict[str, Any]:
     return {
         "gpu": one.gpu,
         "weight": one.weight,
-        "limit_bytes": one.memsize,
+        "limit_bytes": one.limit,
         "highprio": one.highprio,
         "ceiling": one.ceiling,
     }
 
 
-def _created(container_id: str, found: Container | None, slots: Sequence[Granted], notes: Sequence[str]) -> str:
-    tail = f" cookie={found.cookie} dir={found.dir}" if found else ""
+def _created(container_id: str, found: Container | None, slots: Sequence[Slot], notes: Sequence[str]) -> str:
+    tail = f" cookie={found.cookie:#x} dir={found.dir}" if found else ""
     lines = [
-        f"  GPU {one.gpu}: {one.memsize // MIB} MiB, weight {one.weight}"
+        f"  GPU {one.gpu}: {one.limit // MIB} MiB, weight {one.weight}"
         f"{f', ceiling {one.ceiling}' if one.ceiling else ''}{', high priority' if one.highprio else ''}"
         for one in slots
     ]
@@ -210,7 +215,7 @@ def create(
     notes = change.effects(paths, [(one.gpu, "weight", str(one.weight)) for one in granted])
     notes += change.effects(paths, [(one.gpu, "highprio", "1") for one in granted if one.highprio])
     notes += change.effects(paths, [(one.gpu, "ceiling", str(one.ceiling)) for one in granted])
-    about = asdict(found) if found else {"id": container}
+    about = _listed_json(found) if found else {"id": container}
     data = {"created": {**about, "slots": [_granted_json(one) for one in granted]}, "notes": notes}
     result(as_json, data, _created(container, found, granted, notes))
 

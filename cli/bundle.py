@@ -145,7 +145,7 @@ def _known_secrets(paths: Paths, environment: Mapping[str, str]) -> set[str]:
         return found
     for one in there:
         try:
-            number = int(one.cookie, 0)
+            number = one.cookie
         except ValueError:
             continue
         if number > 0xFFFF:  # a smaller one is any number

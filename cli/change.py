@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.kernel_abi import UVM_NAMES
 from cgpu_common.keys import SLICE_AUTO
+from cgpu_common.model import MIB, Container, Slot, SlotWant
 from cgpu_common.proc import (
     Paths,
     containers,
@@ -24,12 +26,11 @@ from cgpu_common.proc import (
     read_tree,
     write_node,
 )
-from cgpu_common.tree import MIB, Container
 
 from . import refusals
 from .columns import cut
 from .describe import ShareChange, if_gpu_had, if_slot_had
-from .kernel import NewSlot, kernel
+from .kernel import kernel
 from .names import Named, choose
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
@@ -276,27 +277,11 @@ def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
 # ---- create and destroy ----
 
 
-@dataclass(frozen=True)
-class Granted:
-    """The values of a new container on one GPU. @asked: the weight of the command line; None: not given."""
-
-    gpu: int
-    weight: int
-    asked: int | None
-    memsize: int
-    highprio: bool
-    ceiling: int = 0
-
-
 def _numbers(option: str, text: str, node: str) -> list[int]:
     return [node_value(node, part, option) for part in text.split(",")]
 
 
-def _nth(values: Sequence[int], i: int) -> int:
-    return values[min(i, len(values) - 1)]
-
-
-def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool, ceiling: str | None = None) -> list[NewSlot]:
+def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool, ceiling: str | None = None) -> list[SlotWant]:
     """The slots of the command line. The last value of a shorter list repeats."""
     gpus = _numbers("--gpu", gpu, "gpu")
     sizes = _numbers("--memsize", memsize, "memsize")
@@ -307,7 +292,8 @@ def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool, ceilin
             raise usage(f"{option} has {len(values)} values for {len(gpus)} GPU{'s' * (len(gpus) > 1)}")
     if 0 in weights:
         raise usage("--weight: 0 is not allowed", "1 to max_inst; afterwards: cgpu set container ID weight 0")
-    return [NewSlot(one, _nth(sizes, i), _nth(weights, i), highprio, _nth(ceilings, i)) for i, one in enumerate(gpus)]
+    every = zip(gpus, *(chain(values, repeat(values[-1])) for values in (sizes, weights, ceilings)), strict=False)
+    return [SlotWant(one, 0, size, weight_, highprio, most) for one, size, weight_, most in every]
 
 
 def parse_cookie(text: str) -> int:
@@ -337,7 +323,7 @@ def _not_free(container_id: str, gpu: int, free: int, asked: int) -> CgpuError:
     )
 
 
-def _affordable(paths: Paths, container_id: str, slots: Sequence[NewSlot], allow_less: bool) -> list[NewSlot]:
+def _affordable(paths: Paths, container_id: str, slots: Sequence[SlotWant], allow_less: bool) -> list[SlotWant]:
     """The slots with the weight that is free now; without allow_less an error if that is less."""
     fitting = []
     for one in slots:
@@ -350,25 +336,25 @@ def _affordable(paths: Paths, container_id: str, slots: Sequence[NewSlot], allow
     return fitting
 
 
-def _granted(paths: Paths, found: Container, asked: dict[int, int] | None) -> list[Granted]:
+def _granted(paths: Paths, found: Container) -> list[Slot]:
     out = []
     for gpu, _ in found.gpus:
         path = paths.proc / str(gpu) / found.dir
         texts = [_read_back(path / node) for node in ("weight", "memsize", "highprio", "ceiling")]
         if all(text.isdecimal() for text in texts):
-            weight, memsize, highprio, ceiling = map(int, texts)
-            out.append(Granted(gpu, weight, asked.get(gpu) if asked else None, memsize, highprio != 0, ceiling))
+            weight, limit, highprio, ceiling = map(int, texts)
+            out.append(Slot(gpu, weight=weight, limit=limit, highprio=highprio != 0, ceiling=ceiling))
     return out
 
 
 def create(
     paths: Paths,
     container_id: str,
-    slots: Sequence[NewSlot],
+    slots: Sequence[SlotWant],
     cookie: int | None,
     weight_given: bool,
     allow_less: bool = False,
-) -> tuple[Container | None, list[Granted]]:
+) -> tuple[Container | None, list[Slot]]:
     """Create a container; returns it as listed, and its slots. A requested weight that is not free: an error."""
     if not is_loaded(paths):
         raise no_module(paths)
@@ -376,7 +362,7 @@ def create(
         raise usage(f"{cut(container_id, ID_QUOTED)!r} is no id", ID_ALLOWED)
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu uncordon")
-    asked = {one.gpu: one.weight for one in slots} if weight_given else None
+    asked = {one.gpu: one.weight for one in slots} if weight_given else {}
     wanted = _affordable(paths, container_id, slots, allow_less) if asked else list(slots)
     try:
         kernel(paths).create(container_id, cookie, wanted)
@@ -385,23 +371,23 @@ def create(
             for slot in wanted:
                 gpu_dir(paths, slot.gpu)  # names the one that is missing
         err = refusals.of_id(err, container_id)
-        raise refusals.of_memory(paths, err, [(one.gpu, one.memsize) for one in wanted]) from None
+        raise refusals.of_memory(paths, err, [(one.gpu, one.limit) for one in wanted]) from None
     found = next((one for one in containers(paths) if one.id == container_id), None)
     if found is None:  # a copied tree
         return None, []
-    granted = _granted(paths, found, asked)
+    granted = _granted(paths, found)
     for one in granted:
-        if one.asked is not None and one.weight < one.asked and not allow_less:
+        if one.weight < asked.get(one.gpu, 0) and not allow_less:
             kernel(paths).destroy(found, f"create {container_id}")  # another container took the weight meanwhile
-            raise _not_free(container_id, one.gpu, one.weight, one.asked)
+            raise _not_free(container_id, one.gpu, one.weight, asked[one.gpu])
     return found, granted
 
 
 def destroy(paths: Paths, key: str, cookie: int | None) -> tuple[str, bool]:
     """Destroy a container; returns the full id, and whether a call that has not returned keeps it dying."""
     container = find_container(paths, key)
-    if cookie is not None and cookie != int(container.cookie, 0):
-        raise CgpuError(Exit.NOT_FOUND, f"destroy {key}", f"has the cookie {container.cookie}", "cgpu inspect")
+    if cookie is not None and cookie != container.cookie:
+        raise CgpuError(Exit.NOT_FOUND, f"destroy {key}", f"has the cookie {container.cookie:#x}", "cgpu inspect")
     kernel(paths).destroy(container, f"destroy {key}")
     end = time.monotonic() + END_S
     while dying := any(one.id == container.id for one in containers(paths)):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from cgpu_common import mps as names
 from cgpu_common.exits import ENROL
-from cgpu_common.tree import Gpu, Slot
+from cgpu_common.model import KernelGpu, Slot
 
 from .branches import BRANCHES, COMPARED, LEAST_MINOR, rows_for
 from .columns import cut
@@ -329,7 +329,7 @@ def _names(slots: Sequence[Slot]) -> str:
     return _some([label_of(slot.id, slot.name) for slot in slots])
 
 
-def _of_gpu(gpu: Gpu) -> Finding:
+def _of_gpu(gpu: KernelGpu) -> Finding:
     """The effect of the policy on the weights in use."""
     name, label = "policy", f"GPU {gpu.index}: {gpu.policy} ({gpu.facts.name})"
     live = [slot for slot in gpu.slots if not slot.dying]
@@ -376,7 +376,7 @@ def controls(facts: Facts) -> list[Finding]:
     return out or [Finding(name, SKIPPED, "no GPU is attached")]
 
 
-def _lending(gpu: Gpu, source: str, errors: str) -> Finding:
+def _lending(gpu: KernelGpu, source: str, errors: str) -> Finding:
     """What the run state of a GPU means for idle containers."""
     name, label = "run state", f"GPU {gpu.index}"
     failed = errors not in ("0", "none", "")

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from cgpu_common.model import Card, Names, Snapshot
 from cgpu_common.proc import Paths, driver_version, process_name, read_tree
-from cgpu_common.tree import Names, Sensors, Snapshot
 
 from . import daemon, refusals, sensors
 from .rates import rates
@@ -29,11 +29,11 @@ class Collector:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._before: deque[Snapshot] = deque(maxlen=KEPT)
-        self._sensors: list[Sensors] = []
+        self._sensors: list[Card] = []
         self._sensors_at = 0.0
         self._names: dict[str, Names] = {}
         self._drift: list[dict[str, Any]] | None = None
-        self._pending: tuple[sensors.Background[list[Sensors]], sensors.Background[dict[str, Any] | None]] | None = None
+        self._pending: tuple[sensors.Background[list[Card]], sensors.Background[dict[str, Any] | None]] | None = None
         self._status_at = -STATUS_EVERY_S
 
     def request(self) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cgpu_common import policies
+from cgpu_common.model import Container, KernelGpu, Slot, slot_state
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Container, Gpu, Slot, slot_state
 
 from .columns import Column, cells, folded, printable
 from .names import labels
@@ -24,7 +24,7 @@ class Inspected:
 
     container: Container
     name: str | None
-    slots: Sequence[tuple[Gpu, Slot]]
+    slots: Sequence[tuple[KernelGpu, Slot]]
     followed: Mapping[str, Any] | None = None
     silence: str = ""
     comm: Mapping[int, str] = field(default_factory=dict)
@@ -42,26 +42,26 @@ def _throttled(slot: Slot, rates: Rates) -> list[str]:
     return [f"  Throttled by its ceiling: {percent(rates.throttled_by_ceiling_pct)} of that second"]
 
 
-def _shares_held(gpu: Gpu, slot: Slot) -> str:
+def _shares_held(gpu: KernelGpu, slot: Slot) -> str:
     """Of the compute alone: under native no part is enforced, and the memory limit is."""
     if not gpu.facts.limits:
         return "left to the driver (native)"
     return {0: "not enforced now", 1: "enforced"}.get(slot.stat.get("enforced", -1), "?")
 
 
-def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
+def _slot_lines(one: Inspected, gpu: KernelGpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
     rates = one.rates.get(gpu.index, Rates())
     allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.facts.estimated)
-    memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
+    memory = f"{mib(slot.used)} of {mib(slot.limit)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
     weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
     weight += ", high priority" if slot.highprio else ""
     turns, overruns, refused = (stat.get(name, 0) for name in ("turns", "overruns", "refused_calls"))
     return [
         f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({gpu.facts.name})",
         f"  State     {slot_state(gpu, slot)}; memory limit: enforced; share: {_shares_held(gpu, slot)}",
-        f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.minor}",
+        f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.nv_minor}",
         f"  Memory    {memory}, refused allocations: {stat.get('refused_allocs', 0)}",
         f"  Compute   {weight}: {allowed} allowed, {got} got in the last second",
         *_throttled(slot, rates),
@@ -77,7 +77,7 @@ def inspect_text(one: Inspected) -> str:
         f"Id         {box.id}",
         f"Name       {one.name or '-'}",
         f"Directory  {box.dir}",
-        f"Cookie     {box.cookie}",
+        f"Cookie     {box.cookie:#x}",
         f"State      {'dying' if box.dying else 'live'}",
         f"Nodes      {box.major}:{box.ctl_minor} nvidiactl, {box.major}:{box.uvm_minor} nvidia-uvm",
         f"cgpud      {by.get('phase')}, pid {by.get('pid') or '-'}, cgroup {by.get('cgroup') or '-'}"
@@ -95,7 +95,7 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
         "id": box.id,
         "name": one.name,
         "dir": box.dir,
-        "cookie": box.cookie,
+        "cookie": f"{box.cookie:#x}",
         "dying": box.dying,
         "nodes": {"major": box.major, "ctl_minor": box.ctl_minor, "uvm_minor": box.uvm_minor},
         "cgpud": {key: by.get(key) for key in ("phase", "pid", "cgroup")} if by else None,
@@ -130,7 +130,7 @@ UUID_SHOWN = 12
 NAMED = 12  # cells of a name of gpu_text()
 
 
-def gpu_row(gpu: Gpu) -> tuple[str, ...]:
+def gpu_row(gpu: KernelGpu) -> tuple[str, ...]:
     return (
         str(gpu.index),
         gpu.name,
@@ -138,13 +138,13 @@ def gpu_row(gpu: Gpu) -> tuple[str, ...]:
         gpu.facts.name,
         f"{len(gpu.slots)}/{gpu.max_inst}",
         str(gpu.free_weight),
-        mib(gpu.stat.get("used_bytes", 0)),
-        mib(gpu.stat.get("limits_bytes", 0)),
+        mib(gpu.used),
+        mib(gpu.limits or 0),
         memory_total(gpu),
     )
 
 
-def _run_state(gpu: Gpu, source: str | None) -> str:
+def _run_state(gpu: KernelGpu, source: str | None) -> str:
     """Whether it is known which containers have work. @source: run_state_source of the GPU's stat."""
     if source is None:
         return "-"
@@ -156,7 +156,7 @@ def _run_state(gpu: Gpu, source: str | None) -> str:
 
 
 def gpu_text(
-    gpu: Gpu,
+    gpu: KernelGpu,
     settings: Mapping[str, str],
     drift: Sequence[Mapping[str, Any]],
     run_state: str | None = None,
@@ -165,13 +165,10 @@ def gpu_text(
     lines = [
         f"GPU {gpu.index}       {gpu.name}",
         f"UUID        {gpu.uuid}",
-        f"PCI         {gpu.pci}, /dev/nvidia{gpu.minor}",
+        f"PCI         {gpu.pci}, /dev/nvidia{gpu.nv_minor}",
         f"Policy      {gpu.policy} ({gpu.facts.name}): {gpu.facts.about}",
         f"Containers  {len(gpu.slots)} of {gpu.max_inst}, weight {gpu.free_weight} of {gpu.max_inst} free",
-        (
-            f"Memory      {mib(gpu.stat.get('used_bytes', 0))} MiB used, {mib(gpu.stat.get('limits_bytes', 0))} MiB in "
-            f"limits, {memory_total(gpu)} MiB in all"
-        ),
+        (f"Memory      {mib(gpu.used)} MiB used, {mib(gpu.limits or 0)} MiB in limits, {memory_total(gpu)} MiB in all"),
         (
             f"Controls    {', '.join(control_names(gpu.control)) or 'none'}; seen to act: "
             f"{', '.join(control_names(gpu.control_seen)) or 'none'}"
@@ -183,7 +180,7 @@ def gpu_text(
     shown = labels(gpu.slots)
     lines += [
         f"  {shown[slot.id]}: weight {slot.weight}{' hp' if slot.highprio else ''}, "
-        f"{mib(slot.used)} of {mib(slot.memsize)} MiB, {slot_state(gpu, slot)}"
+        f"{mib(slot.used)} of {mib(slot.limit)} MiB, {slot_state(gpu, slot)}"
         for slot in gpu.slots
     ]
     return "\n".join(part for line in map(printable, lines) for part in _fitting(line, width))
@@ -199,7 +196,7 @@ def _fitting(line: str, width: int | None) -> list[str]:
     return folded(line[len(name) :], width, name, " " * len(name) if len(name) > 2 else "    ")
 
 
-def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:
+def gpu_full_json(gpu: KernelGpu, settings: Mapping[str, str]) -> dict[str, Any]:
     """gpu_json() with the settings that are not in the output of cgpu-smi."""
     own = gpu_json(gpu) | {"containers": [slot_json(gpu, slot, None) for slot in gpu.slots]}
     more = {
@@ -220,7 +217,7 @@ POLICY_HEAD = (
 )
 
 
-def policy_rows(gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+def policy_rows(gpus: Sequence[KernelGpu]) -> list[tuple[str, ...]]:
     return [
         (
             str(number.value),
@@ -233,7 +230,7 @@ def policy_rows(gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     ]
 
 
-def policy_json(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
+def policy_json(gpus: Sequence[KernelGpu]) -> list[dict[str, Any]]:
     return [
         {
             "number": number.value,
@@ -259,7 +256,7 @@ class ShareChange:
     after: float | None
 
 
-def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
+def share_changes(before: KernelGpu, after: KernelGpu) -> list[ShareChange]:
     new = {slot.dir: slot for slot in after.slots}
     shown = labels(before.slots)
     out = []
@@ -270,7 +267,7 @@ def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
     return out
 
 
-def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
+def if_gpu_had(gpu: KernelGpu, node: str, value: int) -> list[ShareChange]:
     """The shares allowed that a value of a node of the GPU would change."""
     if node not in ("policy", "max_inst", "prio_ratio") or (node == "max_inst" and value == 0):
         return []
@@ -278,7 +275,7 @@ def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
     return [one for one in share_changes(gpu, after) if one.before != one.after]
 
 
-def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[ShareChange]:
+def if_slot_had(gpu: KernelGpu, container_id: str, node: str, value: int) -> list[ShareChange]:
     """The shares allowed that a value of a node of one container would change, also those of the others."""
     if node not in ("weight", "highprio", "ceiling"):
         return []

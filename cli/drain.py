@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from cgpu_common.exits import CgpuError, Exit, not_permitted
+from cgpu_common.model import Container
 from cgpu_common.proc import Paths, containers, ended, engine_name, is_loaded
-from cgpu_common.tree import Container
 
 from .names import shown_ids
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cgpu_common.tree import Snapshot
+from cgpu_common.model import Snapshot
 
 #: Why cgpud gave no answer, where its socket may not be connected to.
 ROOT_ONLY = "answers root only"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cgpu_common.tree import VIDEO_ENGINES
+from cgpu_common.model import VIDEO_ENGINES
 
 from .columns import printable
 from .render import unit_of

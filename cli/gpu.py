@@ -11,10 +11,10 @@ import click
 from cgpu_common import policies, proc
 from cgpu_common.app import Group
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.model import KernelGpu
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths, parse_stat, read_node
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Gpu
 
 from . import change, collect, daemon, describe, refusals
 from .admin import as_json_option, pass_paths
@@ -50,7 +50,7 @@ def _run_state(paths: Paths, number: int) -> str | None:
         return None
 
 
-def _one(paths: Paths, number: int) -> Gpu:
+def _one(paths: Paths, number: int) -> KernelGpu:
     change.gpu_dir(paths, number)
     for gpu in proc.read_tree(paths).gpus:
         if gpu.index == number:
@@ -58,12 +58,12 @@ def _one(paths: Paths, number: int) -> Gpu:
     raise CgpuError(Exit.NOT_FOUND, f"gpu {number}", "it has just gone", "cgpu gpu list shows the GPUs")
 
 
-def _with_totals(paths: Paths, gpus: Sequence[Gpu]) -> list[Gpu]:
+def _with_totals(paths: Paths, gpus: Sequence[KernelGpu]) -> list[KernelGpu]:
     """Before a GPU's first container the module does not know its memory, and NVML does."""
-    if all(gpu.stat.get("total_bytes") for gpu in gpus):
+    if all(gpu.total for gpu in gpus):
         return list(gpus)
     view = collect.once(paths, None)
-    return [replace(gpu, stat={**gpu.stat, "total_bytes": view.total_bytes(gpu)}) for gpu in gpus]
+    return [replace(gpu, total=view.total_bytes(gpu)) for gpu in gpus]
 
 
 @gpu_group.command("list")
@@ -104,7 +104,7 @@ def policy_group() -> None:
 def policy_list(paths: Paths, as_json: bool) -> None:
     """List the policies, what each does, and the GPUs that have it. Works without the module."""
     try:
-        gpus: Sequence[Gpu] = proc.read_tree(paths).gpus
+        gpus: Sequence[KernelGpu] = proc.read_tree(paths).gpus
     except CgpuError as err:
         if err.code is not Exit.NO_MODULE:
             raise
@@ -113,7 +113,7 @@ def policy_list(paths: Paths, as_json: bool) -> None:
     result(as_json, data, "\n".join(table(describe.POLICY_HEAD, describe.policy_rows(gpus), width())))
 
 
-def _title(gpu: Gpu) -> str:
+def _title(gpu: KernelGpu) -> str:
     return f"GPU {gpu.index}: {gpu.policy} ({gpu.facts.name}): {gpu.facts.about}; weight: {gpu.facts.weight}"
 
 
@@ -152,9 +152,9 @@ def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
     result(as_json, {"gpus": data}, "\n".join(lines) or "no GPU")
 
 
-def _set_all(paths: Paths, gpus: Sequence[Gpu], policy: int) -> None:
+def _set_all(paths: Paths, gpus: Sequence[KernelGpu], policy: int) -> None:
     """On all of these or on none."""
-    done: list[Gpu] = []
+    done: list[KernelGpu] = []
     for gpu in gpus:
         try:
             kernel(paths).set_gpu(gpu.index, "policy", policy, f"set gpu {gpu.index} policy {policy}")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cgpu_common.exits import CgpuError, Exit, not_permitted, refused
+from cgpu_common.model import Container, SlotWant
 from cgpu_common.proc import LIVE, Paths, is_loaded, no_module, read_node, write_node
-from cgpu_common.tree import Container
 
 if TYPE_CHECKING:
     from cgpu_common.link import KernelLink
@@ -22,21 +21,10 @@ if TYPE_CHECKING:
 PREFIX = "cgpu_km: "
 
 
-@dataclass(frozen=True)
-class NewSlot:
-    """A slot to be made; the lists of the command line are expanded."""
-
-    gpu: int
-    memsize: int
-    weight: int = 1
-    highprio: bool = False
-    ceiling: int = 0
-
-
 class Kernel(Protocol):
     """Each method raises CgpuError, and then has changed nothing."""
 
-    def create(self, container_id: str, cookie: int | None, slots: Sequence[NewSlot]) -> None: ...
+    def create(self, container_id: str, cookie: int | None, slots: Sequence[SlotWant]) -> None: ...
 
     def destroy(self, container: Container, what: str) -> None: ...
 
@@ -90,16 +78,12 @@ class Netlink:
                 raise not_permitted(what) from None
             raise
 
-    def create(self, container_id: str, cookie: int | None, slots: Sequence[NewSlot]) -> None:
-        from cgpu_common.model import SlotWant
-
-        wanted = [SlotWant(one.gpu, 0, one.memsize, one.weight, one.highprio, one.ceiling) for one in slots]
-        self._run(f"create {container_id}", "", lambda link: link.create(container_id, cookie or 0, wanted))
+    def create(self, container_id: str, cookie: int | None, slots: Sequence[SlotWant]) -> None:
+        self._run(f"create {container_id}", "", lambda link: link.create(container_id, cookie or 0, slots))
 
     def destroy(self, container: Container, what: str) -> None:
         """By the cookie: a container that has taken the id meanwhile is another one."""
-        cookie = int(container.cookie, 0)
-        if not self._run(what, "", lambda link: link.destroy(container.id, cookie)):
+        if not self._run(what, "", lambda link: link.destroy(container.id, container.cookie)):
             raise CgpuError(Exit.NOT_FOUND, what, "it has just ended", "cgpu ps")
 
     def set_container(self, container: Container, gpus: Sequence[int], node: str, value: int, what: str) -> None:
@@ -113,8 +97,7 @@ class Netlink:
             "host_memsize": S.HOST_LIMIT,
         }[node]
         values = {gpu: {attr: value} for gpu in gpus}
-        cookie = int(container.cookie, 0)
-        self._run(what, node, lambda link: link.set(container.id, cookie, values))
+        self._run(what, node, lambda link: link.set(container.id, container.cookie, values))
 
     def set_gpu(self, gpu: int, node: str, value: int, what: str) -> None:
         from cgpu_common.kernel_abi import G
@@ -128,10 +111,10 @@ class Files:
     def __init__(self, paths: Paths) -> None:
         self._proc = paths.proc
 
-    def create(self, container_id: str, cookie: int | None, slots: Sequence[NewSlot]) -> None:
+    def create(self, container_id: str, cookie: int | None, slots: Sequence[SlotWant]) -> None:
         lists: Mapping[str, list[int]] = {
             "gpu": [one.gpu for one in slots],
-            "memsize": [one.memsize for one in slots],
+            "memsize": [one.limit for one in slots],
             "weight": [one.weight for one in slots],
         }
         if any(one.ceiling for one in slots):
@@ -142,7 +125,7 @@ class Files:
         write_node(self._proc / "inst_ctl", " ".join(["create", container_id, *words]), f"create {container_id}")
 
     def destroy(self, container: Container, what: str) -> None:
-        write_node(self._proc / "inst_ctl", f"destroy {container.id} cookie={container.cookie}", what)
+        write_node(self._proc / "inst_ctl", f"destroy {container.id} cookie={container.cookie:#x}", what)
 
     def set_container(self, container: Container, gpus: Sequence[int], node: str, value: int, what: str) -> None:
         done: list[tuple[int, str]] = []

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from cgpu_common.app import COUNT, Command, FloatRange
+from cgpu_common.model import KernelGpu, slot_state
 from cgpu_common.output import flush, out
 from cgpu_common.proc import Paths
-from cgpu_common.tree import Gpu, slot_state
 
 from . import collect
 from .columns import printable, shorten
@@ -73,7 +73,7 @@ def _head(columns: Sequence[tuple[str, int]], units: Sequence[str]) -> list[str]
     return [_line(columns, row, width(), "# ") for row in rows]
 
 
-def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
+def _gpu_cells(view: View, gpu: KernelGpu) -> list[str]:
     own = view.sensors_of(gpu)
     total = view.total_bytes(gpu)
     running = sum(slot_state(gpu, slot) == "running" for slot in gpu.slots)
@@ -88,8 +88,8 @@ def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
         gpu.facts.name,
         str(view.instances(gpu)),
         str(running),
-        mib(gpu.stat.get("used_bytes", 0)),
-        mib(gpu.stat.get("limits_bytes", 0)),
+        mib(gpu.used),
+        mib(gpu.limits or 0),
         mib(total) if total else "-",
         str(sum(slot.stat.get("refused_allocs", 0) for slot in gpu.slots)),
     ]

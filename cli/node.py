@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_common import mps as names
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.model import Container, Snapshot
 from cgpu_common.proc import (
     LIVE,
     MODULE,
@@ -27,7 +28,6 @@ from cgpu_common.proc import (
     signed_only,
 )
 from cgpu_common.toml import tomllib
-from cgpu_common.tree import Container, Snapshot
 
 from . import daemon
 from .columns import printable
@@ -224,9 +224,7 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
     if status is None:
         return ()
     ids = {daemon.kernel_id(row) for row in _rows(status)}
-    return tuple(
-        label(one.id) for one in listed if not one.dying and is_our_cookie(int(one.cookie, 0)) and one.id not in ids
-    )
+    return tuple(label(one.id) for one in listed if not one.dying and is_our_cookie(one.cookie) and one.id not in ids)
 
 
 def _order(release: str) -> tuple[tuple[int, int | str], ...]:

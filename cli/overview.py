@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cgpu_common.tree import MIB, Gpu, Sensors, Slot, slot_state
+from cgpu_common.model import MEASURED, MIB, Card, KernelGpu, Slot, slot_state
 
 from .columns import Column, bar, folded, natural_width, printable, table
 from .render import gpu_json as tree_json
@@ -80,7 +80,7 @@ def slice_text(slice_us: int) -> str:
     return "-" if not slice_us else f"{slice_us / 1000:g}ms"
 
 
-def gpu_row(view: View, gpu: Gpu) -> list[str]:
+def gpu_row(view: View, gpu: KernelGpu) -> list[str]:
     own = view.sensors_of(gpu)
     total = view.total_bytes(gpu)
     power = None if own.power_mw is None else own.power_mw / 1000
@@ -92,7 +92,7 @@ def gpu_row(view: View, gpu: Gpu) -> list[str]:
         slice_text(gpu.slice_us),
         f"{gpu.free_weight}/{gpu.max_inst}",
         str(view.instances(gpu)),
-        f"{mib(gpu.stat.get('used_bytes', 0))}/{mib(total) if total else '?'}",
+        f"{mib(gpu.used)}/{mib(total) if total else '?'}",
         or_dash(own.utilization_pct, "%"),
         or_dash(own.temperature_c, "C"),
         or_dash(power, "W"),
@@ -103,7 +103,7 @@ def _slot_cells(view: View, slot: Slot, ids: Mapping[str, str]) -> list[str]:
     return [str(slot.gpu), ids[slot.id], view.title(slot) or "-"]
 
 
-def _compute_cells(view: View, gpu: Gpu, slot: Slot) -> list[str]:
+def _compute_cells(view: View, gpu: KernelGpu, slot: Slot) -> list[str]:
     rates, guess = view.rates_of(slot), gpu.facts.estimated
     return [
         f"{slot.weight}{'hp' if slot.highprio else ''}",
@@ -118,9 +118,9 @@ def _compute_cells(view: View, gpu: Gpu, slot: Slot) -> list[str]:
 
 
 def _memory_cells(slot: Slot) -> list[str]:
-    part = slot.used / slot.memsize if slot.memsize else 0.0
+    part = slot.used / slot.limit if slot.limit else 0.0
     return [
-        f"{mib(slot.used)}/{mib(slot.memsize)}",
+        f"{mib(slot.used)}/{mib(slot.limit)}",
         bar(part, BAR),
         mib(slot.stat.get("peak_bytes", slot.used)),
         str(slot.stat.get("refused_allocs", 0)),
@@ -128,7 +128,7 @@ def _memory_cells(slot: Slot) -> list[str]:
     ]
 
 
-def _process_rows(view: View, gpu: Gpu, slot: Slot, ids: Mapping[str, str]) -> list[list[str]]:
+def _process_rows(view: View, gpu: KernelGpu, slot: Slot, ids: Mapping[str, str]) -> list[list[str]]:
     there = sorted(slot.pids, key=lambda one: (-one[1], one[0]))
     rows = []
     for pid, size in there[:PROCESSES_SHOWN]:
@@ -198,12 +198,12 @@ def text(view: View, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def _lost(view: View) -> list[tuple[int, Sensors]]:
+def _lost(view: View) -> list[tuple[int, Card]]:
     there = {gpu.index for gpu in view.snapshot.gpus}
     return [(index, one) for index, one in sorted(view.sensors.items()) if one.lost and index in there]
 
 
-def lost_text(own: Sensors) -> str:
+def lost_text(own: Card) -> str:
     """Why NVML does not answer, and the age of the values that are shown all the same."""
     why = printable(own.lost)
     if not own.age_s:
@@ -218,7 +218,7 @@ def list_text(view: View) -> str:
     for gpu in view.snapshot.gpus:
         lines.append(f"GPU {gpu.index}: {view.card_name(gpu)} (UUID: {gpu.uuid})")
         lines += [
-            f"  Container {view.title(slot) or '-'}: {slot.memsize // MIB} MiB, weight {slot.weight} (ID: {slot.id})"
+            f"  Container {view.title(slot) or '-'}: {slot.limit // MIB} MiB, weight {slot.weight} (ID: {slot.id})"
             for slot in gpu.slots
         ]
     return "\n".join(lines) or "no GPU"
@@ -227,7 +227,7 @@ def list_text(view: View) -> str:
 # ---- JSON ----
 
 
-def container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
+def container_json(view: View, gpu: KernelGpu, slot: Slot) -> dict[str, Any]:
     rates, names = view.rates_of(slot), view.names_of(slot)
     return slot_json(gpu, slot, rates.got_pct) | {
         "name": names.name or None,
@@ -244,27 +244,21 @@ def container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
     }
 
 
-def process_json(view: View, gpu: Gpu, pid: int, size: int) -> dict[str, Any]:
+def process_json(view: View, gpu: KernelGpu, pid: int, size: int) -> dict[str, Any]:
     sm, memory = view.use_of(gpu, pid)
     return {"pid": pid, "bytes": size, "name": view.comm.get(pid), "sm_pct": sm, "memory_utilization_pct": memory}
 
 
-def nvml_json(own: Sensors) -> dict[str, Any]:
+def nvml_json(own: Card) -> dict[str, Any]:
     return {
         "used_bytes": own.used_bytes,
-        "utilization_pct": own.utilization_pct,
-        "temperature_c": own.temperature_c,
-        "power_mw": own.power_mw,
-        "power_limit_mw": own.power_limit_mw,
-        "memory_utilization_pct": own.memory_utilization_pct,
-        "sm_active_pct": own.sm_active_pct,
-        "dram_active_pct": own.dram_active_pct,
+        **{name: getattr(own, name) for name in MEASURED},
         "lost": own.lost or None,
         "age_s": own.age_s,
     }
 
 
-def gpu_json(view: View, gpu: Gpu) -> dict[str, Any]:
+def gpu_json(view: View, gpu: KernelGpu) -> dict[str, Any]:
     found = tree_json(gpu)
     found["memory"]["total_bytes"] = view.total_bytes(gpu)
     own = view.sensors.get(gpu.index)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.tree import MIB, VIDEO_ENGINES, Gpu
+from cgpu_common.model import MIB, VIDEO_ENGINES, KernelGpu
 
 from .columns import printable
 from .overview import container_json, gpu_json
@@ -16,7 +16,7 @@ from .render import unit_of
 from .view import View
 
 NOT_KNOWN = "[N/A]"
-Row = tuple[Gpu, Mapping[str, Any]]  #: a GPU, and the part of the document that the fields are of
+Row = tuple[KernelGpu, Mapping[str, Any]]  #: a GPU, and the part of the document that the fields are of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Field:
     (view, gpu). @unit: where the name has none, or nvidia-smi prints another."""
 
     about: str
-    place: str | Callable[[View, Gpu], Any]
+    place: str | Callable[[View, KernelGpu], Any]
     unit: str | None = None
 
     @property
@@ -34,7 +34,7 @@ class Field:
             return self.unit or ""
         return unit_of(self.place)[1]
 
-    def cell(self, view: View, gpu: Gpu, data: Mapping[str, Any], units: bool) -> str:
+    def cell(self, view: View, gpu: KernelGpu, data: Mapping[str, Any], units: bool) -> str:
         value: Any = self.place(view, gpu) if callable(self.place) else data
         if not callable(self.place):
             for key in self.place.split("/"):

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cgpu_common import waits
+from cgpu_common.model import KernelGpu, Slot, Snapshot
 from cgpu_common.share import got_pct
-from cgpu_common.tree import Gpu, Slot, Snapshot
 
 S = 1_000_000_000
 LONG_NS = 10 * S
@@ -59,7 +59,7 @@ def _pct(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole > 0 else None
 
 
-def _waits(gpu: Gpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
+def _waits(gpu: KernelGpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
     if not gpu.facts.limits or "wait_ns" not in new.stat:
         return None, None
     ran, waited, turns = _grown(old, new, "gpu_ns", "wait_ns", "turns")
@@ -68,14 +68,14 @@ def _waits(gpu: Gpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
     return _pct(waited, ran + waited), waited / turns / 1000 if has_waited else None
 
 
-def _by_ceiling_pct(gpu: Gpu, old: Slot, new: Slot) -> float | None:
+def _by_ceiling_pct(gpu: KernelGpu, old: Slot, new: Slot) -> float | None:
     if not gpu.facts.limits or "throttled_ns" not in new.stat:
         return None
     ran, waited, throttled = _grown(old, new, "gpu_ns", "wait_ns", "throttled_ns")
     return _pct(throttled, ran + waited)
 
 
-def _p99_us(gpu: Gpu, old: Slot, new: Slot) -> float | None:
+def _p99_us(gpu: KernelGpu, old: Slot, new: Slot) -> float | None:
     now = waits.of_stat(new.stat)
     if not gpu.facts.limits or now is None:
         return None
@@ -84,7 +84,7 @@ def _p99_us(gpu: Gpu, old: Slot, new: Slot) -> float | None:
     return None if ns is None else ns / 1000
 
 
-def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
+def _of(gpu: KernelGpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
     key = (slot.gpu, slot.dir, slot.id)
     oldest = next((found[key] for found in before if key in found), None)
     short = _earlier(slot, before, short_ns, 1 << 62) or oldest
@@ -101,7 +101,7 @@ def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slo
     )
 
 
-def _readings(snapshots: Sequence[Snapshot], gpu: Gpu) -> list[dict[tuple[int, str, str], Slot]]:
+def _readings(snapshots: Sequence[Snapshot], gpu: KernelGpu) -> list[dict[tuple[int, str, str], Slot]]:
     """The containers of one GPU in the snapshots since its policy is in force."""
     out: list[dict[tuple[int, str, str], Slot]] = []
     for one in reversed(snapshots):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cgpu_common.exits import CgpuError
 from cgpu_common.kernel_abi import MAX_INST_MAX
+from cgpu_common.model import MIB, Container
 from cgpu_common.proc import Paths, containers, engine_name, parse_stat, read_node
-from cgpu_common.tree import MIB, Container
 
 from .names import label
 

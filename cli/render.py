@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cgpu_common.model import MIB, VIDEO_ENGINES, KernelGpu, Slot, Snapshot, slot_state
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import MIB, VIDEO_ENGINES, Gpu, Slot, Snapshot, slot_state
 
 from .columns import Column, table
 from .names import by_name, shown_ids
@@ -62,9 +62,8 @@ def pids_text(pids: Sequence[tuple[int, int]]) -> str:
     return f"{shown} +{more}" if more > 0 else shown
 
 
-def memory_total(gpu: Gpu) -> str:
-    total = gpu.stat.get("total_bytes", 0)
-    return mib(total) if total else "-"
+def memory_total(gpu: KernelGpu) -> str:
+    return mib(gpu.total) if gpu.total else "-"
 
 
 def ids_of(snapshot: Snapshot) -> Mapping[str, str]:
@@ -82,7 +81,7 @@ def ps_text(snapshot: Snapshot, whole_ids: bool = False, width: int | None = Non
             str(gpu.index),
             str(slot.weight),
             mib(slot.used),
-            mib(slot.memsize),
+            mib(slot.limit),
             slot_state(gpu, slot),
             pids_text(slot.pids),
         )
@@ -96,7 +95,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
+def slot_json(gpu: KernelGpu, slot: Slot, got: float | None) -> dict[str, Any]:
     counters = ("gpu_ns", "wait_ns", "throttled_ns", "turns", "overruns", "refused_allocs", "refused_calls")
     return {
         "id": slot.id,
@@ -110,7 +109,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "share_estimated": gpu.facts.estimated,
         "memory": {
             "used_bytes": slot.used,
-            "limit_bytes": slot.memsize,
+            "limit_bytes": slot.limit,
             "peak_bytes": slot.stat.get("peak_bytes", slot.used),
         },
         "state": slot_state(gpu, slot),
@@ -126,25 +125,25 @@ def control_names(text: str) -> list[str]:
     return [] if text == "none" else text.split(",")
 
 
-def gpu_json(gpu: Gpu) -> dict[str, Any]:
+def gpu_json(gpu: KernelGpu) -> dict[str, Any]:
     """One GPU without its containers."""
     return {
         "index": gpu.index,
         "name": gpu.name,
         "uuid": gpu.uuid,
         "pci": gpu.pci,
-        "minor": gpu.minor,
+        "minor": gpu.nv_minor,
         "policy": {"number": gpu.policy, "name": gpu.facts.name},
         "max_inst": gpu.max_inst,
         "free_weight": gpu.free_weight,
         "prio_ratio": gpu.prio_ratio,
         "slice_us": gpu.slice_us,
-        "uvm": gpu.uvm,
+        "uvm": gpu.uvm_name,
         "control": control_names(gpu.control),
         "control_seen": control_names(gpu.control_seen),
         "memory": {
-            "used_bytes": gpu.stat.get("used_bytes", 0),
-            "limits_bytes": gpu.stat.get("limits_bytes", 0),
-            "total_bytes": gpu.stat.get("total_bytes", 0),
+            "used_bytes": gpu.used,
+            "limits_bytes": gpu.limits or 0,
+            "total_bytes": gpu.total,
         },
     }

@@ -9,23 +9,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cgpu_common.model import MIB, Card, Names, ProcessUse
 from cgpu_common.proc import LIVE, Paths
-from cgpu_common.tree import MIB, Names, Sensors
 
 from . import daemon
 
 T = TypeVar("T")
 
 CHILD_S = 3.0
-NUMBERS = (
-    *("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw"),
-    *("memory_utilization_pct", "age_s"),
-)
-PERCENTAGES = ("sm_active_pct", "dram_active_pct")
-TEXTS = ("uuid", "pci", "name", "lost")
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpu_common.gpus import answer; answer(sensors=True)"
 
 
@@ -61,12 +56,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def of_row(row: Mapping[str, Any]) -> Sensors:
+def of_row(row: Mapping[str, Any]) -> Card:
     """One row of cgpud's answer. A value of another type is as one that is missing."""
-    texts: dict[str, Any] = {name: _text(row.get(name)) for name in TEXTS}
-    numbers: dict[str, Any] = {name: _number(row.get(name)) for name in NUMBERS}
-    numbers |= {name: _percentage(row.get(name)) for name in PERCENTAGES}
-    return Sensors(**texts, **numbers, processes=_processes(row.get("processes")))
+    read: dict[Any, Callable[[Any], Any]] = {"str": _text, "int | None": _number, "float | None": _percentage}
+    plain = {one.name: read[one.type](row.get(one.name)) for one in fields(Card) if one.type in read}
+    return Card(**plain, processes=_processes(row.get("processes")))
 
 
 def _percentage(value: Any) -> float | None:
@@ -74,18 +68,14 @@ def _percentage(value: Any) -> float | None:
     return float(value) if known else None
 
 
-def _processes(rows: Any) -> dict[int, tuple[int, int]]:
-    """pid -> percent of SMs, of memory; a row of another form is left out."""
-    out = {}
-    for one in rows if isinstance(rows, list) else ():
-        found = [_number(one.get(key)) for key in ("pid", "sm_pct", "memory_pct")] if isinstance(one, dict) else [None]
-        if None not in found:
-            pid, sm, memory = (int(value or 0) for value in found)
-            out[pid] = (sm, memory)
-    return out
+def _processes(rows: Any) -> tuple[ProcessUse, ...]:
+    """A row of another form is left out."""
+    there = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+    values = ([_number(one.get(key.name)) for key in fields(ProcessUse)] for one in there)
+    return tuple(ProcessUse(*(value or 0 for value in found)) for found in values if None not in found)
 
 
-def _of_child(gpu: Mapping[str, Any]) -> Sensors:
+def _of_child(gpu: Mapping[str, Any]) -> Card:
     """A GPU as the child writes it: cgpu_common.model.NvmlGpu."""
     own = gpu.get("sensors")
     total, used = _number(gpu.get("total_mib")), _number(gpu.get("used_mib"))
@@ -96,7 +86,7 @@ def _of_child(gpu: Mapping[str, Any]) -> Sensors:
     return of_row({**gpu, **(own if isinstance(own, dict) else {}), **sizes})
 
 
-def by_child() -> list[Sensors]:
+def by_child() -> list[Card]:
     """Queries NVML in a process of its own."""
     import json  # slow to import, both
     import subprocess
@@ -110,7 +100,7 @@ def by_child() -> list[Sensors]:
     return [_of_child(line["gpu"]) for line in lines if isinstance(line, dict) and isinstance(line.get("gpu"), dict)]
 
 
-def read(paths: Paths) -> list[Sensors]:
+def read(paths: Paths) -> list[Card]:
     """By cgpud, else by a child if the module is the running one and the driver is loaded."""
     answer = daemon.request(paths, "gpus")
     if answer is not None:

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from cgpu_common.app import Command
+from cgpu_common.model import KernelGpu, Slot
 from cgpu_common.output import flush, out, versioned
 from cgpu_common.proc import Paths
-from cgpu_common.tree import Gpu, Slot
 
 from . import collect
 from .admin import as_json_option, pass_paths
@@ -40,7 +40,7 @@ CLEAR = "\x1b[H\x1b[J"
 
 
 def _memory_pct(slot: Slot) -> float | None:
-    return 100 * slot.used / slot.memsize if slot.memsize else None
+    return 100 * slot.used / slot.limit if slot.limit else None
 
 
 def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
@@ -51,7 +51,7 @@ def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
         percent(view.rates_of(slot).got_pct),
         percent(view.allowed_pct(slot)),
         duration(view.rates_of(slot).wait_p99_us),
-        f"{mib(slot.used)}MiB / {mib(slot.memsize)}MiB",
+        f"{mib(slot.used)}MiB / {mib(slot.limit)}MiB",
         percent(_memory_pct(slot)),
         str(slot.stat.get("refused_allocs", 0)),
         str(len(slot.pids) or NO_PIDS),
@@ -63,9 +63,9 @@ KEPT = ("id", "name", "pod", "namespace", "refused_allocs",
         "share_got_pct", "share_allowed_pct", "wait_p99_us", "throttled_by_ceiling_pct")  # fmt: skip
 
 
-def _json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
+def _json(view: View, gpu: KernelGpu, slot: Slot) -> dict[str, Any]:
     data = container_json(view, gpu, slot)
-    memory = {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))}
+    memory = {"used_bytes": slot.used, "limit_bytes": slot.limit, "used_pct": rounded(_memory_pct(slot))}
     rest = {"gpu": gpu.index, "memory": memory, "process_count": len(slot.pids)}
     return versioned({name: data[name] for name in KEPT} | rest)
 

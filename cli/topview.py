@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cgpu_common.tree import Slot, slot_state
+from cgpu_common.model import Slot, slot_state
 
 from .columns import Column, cut, folded, printable, table
 from .overview import GPU_COLUMNS, drift_lines, duration, gpu_row, or_dash, process_lines, title
@@ -264,7 +264,7 @@ def _pod_lines(view: View, series: Series, width: int, plain: bool) -> tuple[lis
                 percent(got),
                 percent(_sum([view.rates_of(slot).got_10s_pct for slot in slots])),
                 "",
-                f"{mib(sum(slot.used for slot in slots))}/{mib(sum(slot.memsize for slot in slots))}",
+                f"{mib(sum(slot.used for slot in slots))}/{mib(sum(slot.limit for slot in slots))}",
                 str(sum(slot.stat.get("refused_allocs", 0) for slot in slots)),
             ]
             rows.append((gpu.index, -(got or 0.0), cells, trail))
@@ -324,7 +324,7 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
             percent(shown.rates_of(slot).got_10s_pct),
             duration(shown.rates_of(slot).wait_p99_us),
             spark(trails[gpu.index, slot.id], SPARK, plain, most),
-            f"{mib(slot.used)}/{mib(slot.memsize)}",
+            f"{mib(slot.used)}/{mib(slot.limit)}",
             str(slot.stat.get("refused_allocs", 0)),
             slot_state(gpu, slot),
         ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from cgpu_common.model import Card, KernelGpu, Names, Slot, Snapshot
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Gpu, Names, Sensors, Slot, Snapshot
 
 from .columns import printable
 from .names import GpuNames, Named, by_name, choose, choose_gpu, labels
@@ -32,7 +32,7 @@ class View:
     snapshot: Snapshot
     rates: Mapping[Key, Rates] = field(default_factory=dict)
     interval_s: float | None = None
-    sensors: Mapping[int, Sensors] = field(default_factory=dict)
+    sensors: Mapping[int, Card] = field(default_factory=dict)
     names: Mapping[str, Names] = field(default_factory=dict)
     comm: Mapping[int, str] = field(default_factory=dict)
     drift: Drift | None = None
@@ -41,7 +41,7 @@ class View:
     names_hidden: bool = False  # from this user
     whole: Snapshot | None = None  # before chosen(): what a ceiling depends on; None: snapshot
 
-    def _whole(self, index: int) -> Gpu | None:
+    def _whole(self, index: int) -> KernelGpu | None:
         return next((gpu for gpu in (self.whole or self.snapshot).gpus if gpu.index == index), None)
 
     def allowed_pct(self, slot: Slot) -> float | None:
@@ -49,19 +49,20 @@ class View:
         gpu = self._whole(slot.gpu)
         return None if gpu is None else allowed_pct(gpu, slot)
 
-    def instances(self, gpu: Gpu) -> int:
+    def instances(self, gpu: KernelGpu) -> int:
         """Containers on the GPU, also those that are not shown."""
         return len((self._whole(gpu.index) or gpu).slots)
 
     def rates_of(self, slot: Slot) -> Rates:
         return self.rates.get((slot.gpu, slot.dir), Rates())
 
-    def sensors_of(self, gpu: Gpu) -> Sensors:
-        return self.sensors.get(gpu.index, Sensors())
+    def sensors_of(self, gpu: KernelGpu) -> Card:
+        return self.sensors.get(gpu.index, Card())
 
-    def use_of(self, gpu: Gpu, pid: int) -> tuple[int | None, int | None]:
+    def use_of(self, gpu: KernelGpu, pid: int) -> tuple[int | None, int | None]:
         """Percent of the multiprocessors and of the memory's time that the process had; None: not known."""
-        return self.sensors_of(gpu).processes.get(pid, (None, None))
+        found = (one for one in self.sensors_of(gpu).processes if one.pid == pid)
+        return next(((one.sm_pct, one.memory_pct) for one in found), (None, None))
 
     def names_of(self, slot: Slot) -> Names:
         found = self.names.get(slot.id, Names())
@@ -77,15 +78,15 @@ class View:
         """What a container without such names is called, by id. No two containers on the node have the same word."""
         return labels([slot for gpu in (self.whole or self.snapshot).gpus for slot in gpu.slots])
 
-    def total_bytes(self, gpu: Gpu) -> int:
+    def total_bytes(self, gpu: KernelGpu) -> int:
         """Of the card: the module's figure, which it has from the first container on, else NVML's; 0: not known."""
-        return gpu.stat.get("total_bytes", 0) or self.sensors_of(gpu).total_bytes or 0
+        return gpu.total or self.sensors_of(gpu).total_bytes or 0
 
-    def card_name(self, gpu: Gpu) -> str:
+    def card_name(self, gpu: KernelGpu) -> str:
         return printable(gpu.name if gpu.name not in ("", "-") else self.sensors_of(gpu).name or "-")
 
 
-def matched(snapshot: Snapshot, found: Sequence[Sensors]) -> dict[int, Sensors]:
+def matched(snapshot: Snapshot, found: Sequence[Card]) -> dict[int, Card]:
     """NVML's GPUs by the module's numbers: by UUID, else by PCI address."""
     by_uuid = {one.uuid.lower(): one for one in found if one.uuid}
     by_pci = {one.pci.lower(): one for one in found if one.pci}

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from cgpu_common import effect, policies
+from cgpu_common.model import KernelGpu, Slot
 from cgpu_common.policies import Policy
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Gpu as ShownGpu
-from cgpu_common.tree import Slot
 
 from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
@@ -112,8 +111,6 @@ def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ..
             weight=int(slot.weight),
             highprio=bool(slot.highprio),
             ceiling=int(slot.ceiling),
-            memsize=0,
-            pids=(),
             stat={"opened": 1},
         )
         for one, slot in zip(containers, found, strict=True)
@@ -123,7 +120,7 @@ def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ..
 def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float | None]:
     """The upper bound of each while all containers have work, by cgpu-smi's rules."""
     free = max(0, setup.max_inst - sum(slot.weight for slot in slots))
-    shown = ShownGpu(
+    shown = KernelGpu(
         0,
         policy=setup.policy,
         max_inst=setup.max_inst,

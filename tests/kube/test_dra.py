@@ -159,7 +159,7 @@ UNUSABLE = [
 async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
     world: World, state: dict[str, Any], effect: str, why: str
 ) -> None:
-    from cgpu_common.model import NvmlGpu
+    from cgpu_common.cards import NvmlGpu
 
     now: dict[str, Any] = {}
 

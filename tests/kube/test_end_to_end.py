@@ -15,7 +15,8 @@ from cluster import Cluster
 from node_world import NODE, PODS, SIZES, World, container
 from test_choice import named, nv_container, offered
 
-from cgpu_common.model import MIB, NvmlGpu
+from cgpu_common.cards import NvmlGpu
+from cgpu_common.model import MIB
 from cgpu_kube import annotations as notes
 from cgpu_kube.annotations import NV_GPU, NV_MEM
 

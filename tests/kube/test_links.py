@@ -13,8 +13,9 @@ from fakelink import FakeLink, example_gpus
 from node_world import World
 from test_choice import namespace, nv_container, offered
 
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.links import NVLINK
-from cgpu_common.model import MIB, NvmlGpu
+from cgpu_common.model import MIB
 from cgpu_common.placement import BINPACK, Gpu, Need, Placement, PodNeed, place
 from cgpu_kube import annotations as notes
 from cgpu_kube.annotations import parse_node

@@ -16,7 +16,7 @@ from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
 from test_node import RUNNING, bound, condition, offered, ready, remains, restarted_after_init
 
-from cgpu_common.model import NvmlGpu
+from cgpu_common.cards import NvmlGpu
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT

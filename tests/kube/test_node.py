@@ -405,7 +405,7 @@ async def test_another_plugin_for_the_resource_is_named(world: World) -> None:
 
 
 async def test_an_unhealthy_gpu_takes_its_devices_along(world: World) -> None:
-    from cgpu_common.model import NvmlGpu
+    from cgpu_common.cards import NvmlGpu
 
     lost = ""
 

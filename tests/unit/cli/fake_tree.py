@@ -17,7 +17,7 @@ from cgpu_cli import collect
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
 from cgpu_common import proc
-from cgpu_common.tree import Slot, Snapshot
+from cgpu_common.model import Slot, Snapshot
 
 MIB = 1 << 20
 ID1 = "012b2edccd7a" + "1" * 52

@@ -27,7 +27,7 @@ from cgpu_common.model import MIB, Container, KernelEvent, Slot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.schema.json").read_text())
 (GPU,) = example_gpus()
-ONE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB),))
+ONE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB, weight=1),))
 VALUES = {
     Event.REFUSED: {"pid": 1, "asked": MIB, "limit": MIB, "used": MIB, "suppressed": 2},
     Event.OVERRUN: {"overruns": 1, "preempt_slow": 2, "suppressed": 0},

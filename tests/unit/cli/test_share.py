@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from cgpu_cli import rates
+from cgpu_common.model import KernelGpu, Slot, Snapshot, slot_state
 from cgpu_common.share import allowed_pct, got_pct
-from cgpu_common.tree import Gpu, Slot, Snapshot, slot_state
 
-GPU = Gpu(0, policy=2, max_inst=20, prio_ratio=80, slice_us=5000)
+GPU = KernelGpu(0, policy=2, max_inst=20, prio_ratio=80, slice_us=5000)
 
 
 def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False, ceiling: int = 0) -> Slot:
-    return Slot(0, name, name, weight, highprio, 0, (), {"opened": opened, "gpu_ns": 0}, ceiling=ceiling)
+    stat = {"opened": opened, "gpu_ns": 0}
+    return Slot(0, weight=weight, highprio=highprio, ceiling=ceiling, id=name, dir=name, stat=stat)
 
 
 def two_lords() -> list[Slot]:

@@ -18,7 +18,7 @@ from golden_files import golden
 
 from cgpu_cli import rates
 from cgpu_common import policies, proc
-from cgpu_common.tree import Snapshot
+from cgpu_common.model import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
 

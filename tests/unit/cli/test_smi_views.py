@@ -32,7 +32,7 @@ from cgpu_cli import collect, columns, monitor, overview, query, rates, sensors,
 from cgpu_cli.columns import Column
 from cgpu_cli.view import SORTS, View, chosen
 from cgpu_common import proc
-from cgpu_common.tree import Names, Snapshot
+from cgpu_common.model import Names, Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
 LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
@@ -764,7 +764,7 @@ def test_pods_and_history(node: Tree, width: int, key: str) -> None:
     text = "\n".join(lines)
     if key == "o":
         (row,) = (line for line in lines if "ml/serve" in line)
-        used, limit = sum(one.used for one in slots) // MIB, sum(one.memsize for one in slots) // MIB
+        used, limit = sum(one.used for one in slots) // MIB, sum(one.limit for one in slots) // MIB
         assert f"{used}/{limit}" in row and str(sum(one.weight for one in slots)) in row.split()
         assert "ml/serve/c0" not in text
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fakelink import example_gpus
 
 from cgpu_common import mps as names
-from cgpu_common.model import NvmlGpu
+from cgpu_common.cards import NvmlGpu
 from cgpud.mps_control import Control, ControlFailed, Process, Sample
 
 

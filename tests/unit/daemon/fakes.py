@@ -18,9 +18,9 @@ from typing import Any
 
 from fakelink import FakeLink
 
+from cgpu_common.cards import NvmlGpu, NvmlView
 from cgpu_common.config import Config
 from cgpu_common.gpus import NvmlAbsent
-from cgpu_common.model import NvmlGpu, NvmlView
 from cgpu_common.server import Server
 from cgpud.dependencies import Dependencies, NvmlSource
 from cgpud.granted import Decider

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import KernelRefused, Refused
-from cgpu_common.model import MIB, Container, Devices, Gpu, KernelGpu, Plan, Request, Slot, SlotRequest, SlotWant
+from cgpu_common.model import MIB, Container, KernelGpu, Slot, SlotWant
 from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps
 from cgpud.admit import NeedsContainerList, admit, check_grant, free_mib
 from cgpud.env import VISIBLE
 from cgpud.limits import CONTEXT_MIB
+from cgpud.values import Devices, Plan, Request, SlotRequest
 
 ALL = Devices("every GPU", all=True)
 
@@ -367,15 +369,15 @@ def test_a_ceiling_that_cannot_be_is_refused_with_its_source(gpu_: Gpu, limits: 
 
 def test_check_grant() -> None:
     plan = Plan((SlotWant(0, 3, MIB),))
-    good = Container("x", 1, "x", 509, 1, 2, slots=(Slot(0, 5, 3, MIB),))
+    good = Container("x", 1, "x", 509, 1, 2, slots=(Slot(0, 5, 3, MIB, weight=1),))
     check_grant(plan, good)
-    for slot in (Slot(0, 5, 4, MIB), Slot(1, 5, 3, MIB), Slot(0, 5, 3, 2 * MIB)):
+    for slot in (Slot(0, 5, 4, MIB, weight=1), Slot(1, 5, 3, MIB, weight=1), Slot(0, 5, 3, 2 * MIB, weight=1)):
         with pytest.raises(Refused):
             check_grant(plan, replace(good, slots=(slot,)))
     with pytest.raises(Refused, match="ceiling"):
-        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, ceiling=5),)))
+        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, weight=1, ceiling=5),)))
     with pytest.raises(Refused, match="priority"):
-        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, highprio=True),)))
+        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, weight=1, highprio=True),)))
     with pytest.raises(KernelRefused, match="granted weight 0 of GPU 0 instead of 1") as caught:
         check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, weight=0),)))
     assert caught.value.code == errno.ENOSPC

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common.errors import BadVariable, CgpuError, Refused
-from cgpu_common.model import Devices, NotSliced, Request
 from cgpu_common.settings import Caps
 from cgpud import env
 from cgpud.admit import check_disable
+from cgpud.values import Devices, NotSliced, Request
 
 C, D = env.CONTAINER, env.DEV
 ALL = Devices("every GPU", all=True)

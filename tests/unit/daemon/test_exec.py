@@ -17,9 +17,9 @@ from fakes import Node
 from test_oci import OTHER_NAMES
 from test_shim import Answerer, Place, answerer, place
 
-from cgpu_common.model import Phase, Record
 from cgpud import oci
 from cgpud.store import Store
+from cgpud.values import Phase, Record
 
 ID = "5" * 64
 #: As Docker 20.10 has them for a process of `docker exec`.

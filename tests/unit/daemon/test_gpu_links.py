@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common import gpus, links
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.gpus import merge, query
 from cgpu_common.links import NVLINK, SWITCH, best, quality, rank, total
-from cgpu_common.model import KernelGpu, NvmlGpu
+from cgpu_common.model import KernelGpu
 
 
 def gpu(number: int, *peers: str, bridges: tuple[str, ...] = ()) -> NvmlGpu:

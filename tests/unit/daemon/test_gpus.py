@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from fake_nvml import Card, Library
 
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.errors import Refused
 from cgpu_common.gpus import merge, own_mib, query, undiscovered
-from cgpu_common.model import MIB, Devices, KernelGpu, NvmlGpu, Request
+from cgpu_common.model import MIB, KernelGpu
 from cgpud.admit import admit
+from cgpud.values import Devices, Request
 
 STUB = Path(__file__).parent / "data/nvml_stub.c"
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,13 +15,14 @@ from fakes import VARIABLES, Node, Run
 
 from cgpu_common.config import Config, merge
 from cgpu_common.errors import Refused
-from cgpu_common.model import MIB, NotSliced
+from cgpu_common.model import MIB
 from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud import labels
 from cgpud.admit import check_disable
 from cgpud.env import parse
 from cgpud.grants import Grants, Subject, subjects
+from cgpud.values import NotSliced
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4

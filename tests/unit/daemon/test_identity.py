@@ -21,8 +21,8 @@ import pytest
 from fakes import Node, eventually, read_reply
 
 from cgpu_common import server
-from cgpu_common.model import Phase, Process, Record
 from cgpud.state import Trigger
+from cgpud.values import Phase, Process, Record
 from cgpud.watch import Facts, Key, Watcher
 
 ID = "0123456789abcdef" * 4

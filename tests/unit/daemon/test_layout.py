@@ -22,10 +22,10 @@ TOO_LONG: set[str] = set()  # files above LINES_MAX; may only shrink
 #: Bottom up: a module imports modules of its own layer and of those before it, of its package or cgpu_common.
 LAYERS = {
     "values": """
-        cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.policies cgpu_common.model
+        cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.policies cgpu_common.model cgpu_common.cards
         cgpu_common.attributes cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie
-        cgpu_common.exits cgpu_common.tree cgpu_common.keys cgpu_common.mps cgpu_common.links
-        cgpud cgpud.limits cgpud.labels cgpud.config_json cgpud.numbers
+        cgpu_common.exits cgpu_common.keys cgpu_common.mps cgpu_common.links
+        cgpud cgpud.values cgpud.limits cgpud.labels cgpud.config_json cgpud.numbers
         cgpu_cli cgpu_cli.branches cgpu_cli.edit
     """,
     "decisions": """

@@ -22,16 +22,18 @@ from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, FakeFacts, Node, Run, eventually, no_nvml, read_reply
 
 from cgpu_common import frames, wire
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.config import Config
 from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import CgpuError, KernelRefused
 from cgpu_common.kernel_abi import Event
-from cgpu_common.model import MIB, NvmlGpu, Phase, Process, Record, SlotWant
+from cgpu_common.model import MIB, SlotWant
 from cgpu_common.settings import GpuSettings
 from cgpud import host_paths, hostmem
 from cgpud.reconcile import IDLE_S, LEASE_S
 from cgpud.state import Trigger
 from cgpud.store import Store
+from cgpud.values import Phase, Process, Record
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4

@@ -16,8 +16,8 @@ from fakelink import FakeLink, example_gpus
 from fakes import Node, eventually
 
 from cgpu_common.config import Config
-from cgpu_common.model import Phase
 from cgpud import mps_node
+from cgpud.values import Phase
 
 UUIDS = [gpu.uuid for gpu in example_gpus(2)]
 ONE, TWO = "a" * 64, "b" * 64

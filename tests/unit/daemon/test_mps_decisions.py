@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common import mps as names
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import Refused
-from cgpu_common.model import Gpu, MpsClient, Phase, Record
 from cgpud import mps
 from cgpud.mps import Account, Client
+from cgpud.values import MpsClient, Phase, Record
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 GPU = Gpu(0, 0, UUID, "0000:01:00.0", 0, 15109, 20, 20, compute_mode=names.EXCLUSIVE, room_mib=15109)

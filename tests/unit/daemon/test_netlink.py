@@ -12,7 +12,6 @@ pytest.importorskip("pyroute2")
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from cgpu_common import netlink
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 from cgpu_common.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
@@ -214,10 +213,24 @@ def test_event_about_the_core() -> None:
     assert event.values == {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"}
 
 
+CONTENTS = {"u8": u8(1), "u32": u32(77), "u64": u64(77 << 40), "string": b"77\0"}
+ONLY_IN_PROC = {
+    Slot: {"id", "dir", "pids", "stat", "dying", "name", "at_ns"},
+    KernelGpu: {"name", "stat", "control", "control_seen", "slots"},
+}
+
+
 @pytest.mark.parametrize(("kind", "attrs"), [(Slot, S), (KernelGpu, G)])
 def test_each_attribute_is_read_into_its_field(kind: type, attrs: type[S] | type[G]) -> None:
     """By its name. A number that has no form in the table would be skipped as one of a later module."""
-    table = {Slot: netlink.SLOT, KernelGpu: netlink.GPU}[kind]
-    names = {attr.name for attr in attrs} - {"UNSPEC", "PAD"}
-    assert table.names() == names
-    assert {field.name for field in fields(kind)} == {name.lower() for name in names}
+    known = [one for one in attrs if one.type]
+    sent = [attr(one, CONTENTS[one.type]) for one in known]
+    if kind is Slot:
+        message_ = genl(Cmd.LIST, attr(A.ID, b"x\0"), nest(A.SLOTS, nest(A.SLOT, *sent)))
+        (found,) = container_of(message_).slots
+    else:
+        found = gpu_of(genl(Cmd.GPUS, nest(A.GPU, *sent)))
+    values = {"u8": 1, "u32": 77, "u64": 77 << 40, "string": "77"}
+    wanted = {one.name: values[one.type] for one in known} | ({"SLICE_IS_SET": True} if kind is KernelGpu else {})
+    assert {one.name: getattr(found, one.name.lower()) for one in known} == wanted
+    assert {field.name for field in fields(kind)} == {one.name.lower() for one in known} | ONLY_IN_PROC[kind]

@@ -11,13 +11,15 @@ import pytest
 from fakelink import FakeLink, example_gpus
 from fakes import VARIABLES, Node
 
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.errors import BadVariable, Refused
-from cgpu_common.model import MIB, Devices, Gpu, NamedLimit, NotSliced, Request
+from cgpu_common.model import MIB
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud import env
 from cgpud.admit import admit, check_disable
 from cgpud.env import NVIDIA, NVIDIA_LIMIT, NVIDIA_REQUEST, SPEC_NODES
+from cgpud.values import Devices, NamedLimit, NotSliced, Request
 
 C, D = env.CONTAINER, env.DEV
 ID = "0123456789abcdef" * 4

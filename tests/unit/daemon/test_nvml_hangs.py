@@ -23,8 +23,8 @@ import pytest
 from fakelink import FakeLink, example_gpus
 from fakes import FAKE_CGPUD, VARIABLES, Node, eventually
 
+from cgpu_common.cards import NvmlGpu, NvmlView
 from cgpu_common.config import Config
-from cgpu_common.model import NvmlGpu, NvmlView
 from cgpud import nvml
 from cgpud.nvml import Nvml
 

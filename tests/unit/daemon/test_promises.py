@@ -22,10 +22,11 @@ from fakelink import FakeLink, example_gpus
 from fakes import Node, Run, eventually
 from test_grants import POD, annotate
 
+from cgpu_common.cards import NvmlView
 from cgpu_common.config import Config
 from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import Refused
-from cgpu_common.model import MIB, NvmlView, SlotWant
+from cgpu_common.model import MIB, SlotWant
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud import oci
 from cgpud.kube import KubeClient

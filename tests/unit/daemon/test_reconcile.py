@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cgpu_common.cookie import is_our_cookie, make_cookie
-from cgpu_common.model import Container, Phase, Process, Record, Slot
+from cgpu_common.model import Container, Slot
 from cgpud.reconcile import Finding, Orphan, Signal, idle_since, reconcile
 from cgpud.state import Trigger
+from cgpud.values import Phase, Process, Record
 
 COOKIE = make_cookie(12345)
 RECORD = Record("a" * 64, COOKIE, "boot", "/b", Phase.BOUND, 100.0, Process(1, 1))

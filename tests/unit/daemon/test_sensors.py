@@ -13,7 +13,8 @@ from fake_nvml import Card, Library, NVMLError
 from fakes import Node
 
 from cgpu_common import gpus
-from cgpu_common.model import MIB, NvmlGpu, NvmlView, ProcessUse, Sensors
+from cgpu_common.cards import NvmlGpu, NvmlView
+from cgpu_common.model import MIB, ProcessUse, Sensors
 from cgpud import sensors
 
 ID = "0123456789abcdef" * 4

@@ -22,9 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common import config, policies, settings
+from cgpu_common.cards import Gpu
 from cgpu_common.config import Config
 from cgpu_common.kernel_abi import G
-from cgpu_common.model import MIB, Gpu, KernelGpu
+from cgpu_common.model import MIB, KernelGpu
 from cgpu_common.settings import GpuSettings
 from cgpud import __main__ as cgpud_main
 
@@ -185,7 +186,7 @@ async def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it
         async def gpus(self) -> Any:
             return await super().gpus() if self.attached else ()
 
-    from cgpu_common.model import NvmlGpu
+    from cgpu_common.cards import NvmlGpu
 
     node.link = Late()
     node.config = parse("[gpu]\nmax_inst = 1\npolicy = 3")

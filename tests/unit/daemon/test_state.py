@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_common.model import Cgroup, Phase, Process, Record
 from cgpud import state
 from cgpud.state import Action, Trigger
+from cgpud.values import Cgroup, Phase, Process, Record
 
 FRESH = Record("a" * 64, 7, "boot", "/b", Phase.PREPARED, 100.0)
 PROCESS = Process(42, 1000)

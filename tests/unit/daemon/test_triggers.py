@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fakes import Node, Run, eventually
 
-from cgpu_common.model import Cgroup, Phase, Record
 from cgpud import watch
 from cgpud.state import Trigger
+from cgpud.values import Cgroup, Phase, Record
 
 ID = "0123456789abcdef" * 4
 

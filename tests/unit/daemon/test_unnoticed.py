@@ -22,11 +22,11 @@ from test_shim import Answerer, Place, answerer, place  # noqa: F401  the fixtur
 
 from cgpu_common import frames, server, wire
 from cgpu_common.errors import KernelMissing, KernelRefused
-from cgpu_common.model import Cgroup, Phase, Record
 from cgpu_common.netlink import NetlinkLink
 from cgpu_common.server import Request, Server
 from cgpud import http, watch
 from cgpud.state import Trigger
+from cgpud.values import Cgroup, Phase, Record
 from cgpud.watch import Facts, Watcher
 
 ID = "0123456789abcdef" * 4

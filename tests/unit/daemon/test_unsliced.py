@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.cards import Gpu
 from cgpu_common.errors import Refused
-from cgpu_common.model import Devices, Gpu
 from cgpud import unsliced
 from cgpud.env import NVIDIA
 from cgpud.unsliced import SpecDevices
+from cgpud.values import Devices
 
 MAJORS = frozenset({195, 511, 226, 236})
 PLAIN = json.loads((Path(__file__).parent / "data/docker.json").read_text())

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cgpu_common.inotify import Inotify
-from cgpu_common.model import Cgroup, Phase, Record
 from cgpud import oci, watch
 from cgpud.state import Trigger
+from cgpud.values import Cgroup, Phase, Record
 from cgpud.watch import Facts, Key, Watcher
 
 
