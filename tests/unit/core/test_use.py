@@ -301,6 +301,25 @@ def test_a_crowd_with_high_priority_is_held_by_periods():
     assert gpu.run(20, idle) > 0.15
 
 
+@pytest.mark.parametrize(("at_once", "least", "most"), [(None, 0.19, 0.21), (1, 0, 0), (5, 0.19, 0.21)])
+def test_idle_processes_beside_high_priority_hold_it_only_where_nothing_tells(at_once, least, most):
+    """A process that works and 16 that idle have 17 TSGs: taken for a crowd, they have a part of each 100 ms to
+    themselves. Not where a run state shows how many work, though none shows high priority's."""
+    gpu = Sampled()
+    (one,) = gpu.low
+    gpu.turn.channels(one, 17)
+    event = ffi.new("struct cgpu_step_event *", {"kind": lib.CGPU_STEP_EVENT_READ, "known": 1 << one, "busy": 1 << one})
+    event.tsgs[one] = at_once or 0
+    frozen = 0
+    for number in range(200):
+        for _ in range(20 if at_once else 0):
+            event.now_ns = gpu.turn.now = gpu.turn.now + MS // 10
+            lib.cgpu_sched_step(gpu.turn.t, ffi.NULL, gpu.step, event)
+        part = gpu.run(0.05, low)
+        frozen += part / 100 if number >= 100 else 0
+    assert least <= frozen <= most
+
+
 @pytest.mark.parametrize("prio_ratio", [80, 95])
 def test_a_new_tsg_is_no_reason_to_freeze(prio_ratio):
     """Its timeslice is set by the plan that would freeze its container."""
