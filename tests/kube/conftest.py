@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from deployed import Object, kustomized, named
-from fakes import Run, drive
+from fakes import Run, Warned, drive
 from hypothesis import HealthCheck, settings
+from structlog.testing import capture_logs
 
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +24,13 @@ def tmp_path() -> Iterator[Path]:
     """A short one: a socket's name has at most 107 bytes, and pytest's own grows with each run."""
     with tempfile.TemporaryDirectory(prefix="cgpu-") as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def warned() -> Iterator[Warned]:
+    """Is there a line of this warning in the log, with these words in its reason?"""
+    with capture_logs() as lines:
+        yield lambda event, words: any(one["event"] == event and words in one.get("reason", "") for one in lines)
 
 
 @pytest.fixture

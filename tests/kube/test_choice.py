@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster, gpu, our_node, pod, simple
 from deployed import Object, Policy
-from fakes import eventually
+from fakes import Warned, eventually
 from node_world import NODE, NODES, PODS, SIZES, World
 from node_world import container as node_container
 
@@ -332,14 +332,14 @@ async def test_the_agent_offers_and_gives_them(tmp_path: Path) -> None:
         assert "GPU" in await world.refused(whole)
 
 
-async def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path) -> None:
+async def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path, warned: Warned) -> None:
     world = nv_world(tmp_path)
     async with world.running():
         world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
         await offered(world, 40)
         running = await world.start(world.pod("a", nv_container(gpu=1, mem=3000)))
         world.label("cgpu")
-        await eventually(lambda: "until no pod asks by it: team/a" in world.agent._said.get("names", ""), "said")
+        await eventually(lambda: warned("names", "until no pod asks by it: team/a"), "said")
         await world.stop_agent()
         await world.start_agent()
         await offered(world, 40)
@@ -348,7 +348,7 @@ async def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path) -> None:
         world.api.remove(PODS, "team", "a")
         await offered(world, 0)
         world.label("cgpu", **{notes.NAMES_LABEL: "others"})
-        await eventually(lambda: "it must be nvidia" in world.agent._said.get("names", ""), "the sentence")
+        await eventually(lambda: warned("names", "it must be nvidia"), "the sentence")
 
         def is_without_names() -> bool:
             node = world.api.get(NODES, "", NODE)

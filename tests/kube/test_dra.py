@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from fake_api import Refusal, recorded
-from fakes import eventually
+from fakes import Warned, eventually
 from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
+from test_node import refused
 
 from cgpu_common.model import MIB
 from cgpu_kube.errors import Refused
@@ -398,19 +399,19 @@ async def test_a_claim_that_the_kubelet_never_ends(world: World, is_made_again: 
         await eventually(lambda: [one.retired for one in world.agent.claims] == [True], "retired")
         world.label("cgpu")
         sentence = f"team/c (claim {named[2]}); drain it"
-        await eventually(lambda: sentence in world.agent._said.get("mode", ""), "the sentence")
+        await eventually(lambda: sentence in refused(world), "the sentence")
         await asyncio.sleep(1.0)
-        assert sentence in world.agent._said["mode"], "its slice is there"
+        assert sentence in refused(world), "its slice is there"
         await world.stop_agent()
         await world.start_agent()
-        await eventually(lambda: sentence in world.agent._said.get("mode", ""), "and after a restart")
+        await eventually(lambda: sentence in refused(world), "and after a restart")
         await world.end(reply["id"])
         await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
         assert not list((world.directory / "cdi").iterdir())
         assert not list((world.directory / "state/claims").iterdir())
 
 
-async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(world: World) -> None:
+async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(world: World, warned: Warned) -> None:
     def fails(_method: str, path: str) -> None:
         if "resourceclaims" in path:
             raise Refusal(*answer)
@@ -426,10 +427,11 @@ async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(w
         ):
             world.api.before = fails
             said = "claims are not compared with the API server's"
-            await eventually(lambda: world.agent._said.get(said) == answer[2], answer[2])  # noqa: B023
+            await eventually(lambda: warned(said, answer[2]), answer[2])  # noqa: B023
+            assert [one.retired for one in world.agent.claims] == [False]
         world.api.before = None
-        await eventually(lambda: not world.agent._said.get(said), "the end of it")
-        assert [one.retired for one in world.agent.claims] == [False]
+        world.api.remove(CLAIMS, "team", "c")
+        await eventually(lambda: not [one for one in world.agent.claims if not one.retired], "it is compared again")
 
 
 async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_path: Path) -> None:
@@ -800,7 +802,7 @@ async def test_the_mode_waits_for_the_claims(world: World) -> None:
         named = claim(world)
         await world.kubelet.prepare(DRIVER, named)
         world.label("cgpu")
-        await eventually(lambda: f"team/c (claim {named[2]})" in world.agent._said.get("mode", ""), "the sentence")
+        await eventually(lambda: f"team/c (claim {named[2]})" in refused(world), "the sentence")
         assert published(world)
         await world.kubelet.unprepare(DRIVER, named)
         await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")

@@ -14,7 +14,7 @@ from fake_mps import FakeControl
 from fakes import eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
-from test_node import RUNNING, bound, condition, offered, ready, remains, restarted_after_init
+from test_node import RUNNING, bound, condition, offered, ready, refused, remains, restarted_after_init
 
 from cgpu_common.cards import NvmlGpu
 from cgpu_kube import annotations as keys
@@ -195,7 +195,7 @@ async def test_the_mode_changes_on_a_drained_node_only(world: MpsWorld) -> None:
         pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
         container_id = await world.start(pod)
         world.label("cgpu")
-        await eventually(lambda: "stays in mode mps until no pod" in world.agent._said.get("mode", ""), "refused")
+        await eventually(lambda: "stays in mode mps until no pod" in refused(world), "refused")
         assert offered(world) == sum(UNITS)
         world.api.remove(PODS, "team", "p")
         await eventually(lambda: world.agent.offer.mode == "cgpu", "switched")

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from fake_api import Refusal
-from fakes import Run, eventually
+from fakes import Run, Warned, eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
 
@@ -189,7 +189,7 @@ async def test_a_limit_in_percent_of_the_gpus_memory(tmp_path: Path) -> None:
             world.kubelet.free("s")
 
 
-async def test_the_unit_does_not_change_under_a_pod(tmp_path: Path) -> None:
+async def test_the_unit_does_not_change_under_a_pod(tmp_path: Path, warned: Warned) -> None:
     """A larger card would make it coarser, and the pod's 6 units twice as much."""
 
     world = World(tmp_path, settings={"unit": "MiB"})
@@ -202,8 +202,8 @@ async def test_the_unit_does_not_change_under_a_pod(tmp_path: Path) -> None:
         world.agent.settings = replace(world.agent.settings, unit="GiB")
         world.settings = {"unit": "GiB"}
         await world.start_agent()
-        await eventually(lambda: "team/p" in world.agent._said.get("unit", ""), "the sentence")
-        assert "counts in 256MiB until no pod uses a GPU of it" in world.agent._said["unit"]
+        sentence = "counts in 256MiB until no pod uses a GPU of it: team/p"
+        await eventually(lambda: warned("unit", sentence), "the sentence")
         await ready(world, 59)
         await world.end(running)
         world.api.remove(PODS, "team", "p")
@@ -220,7 +220,9 @@ def published_as(world: World, mode: str, unit: str) -> None:
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-async def test_a_pod_of_before_units_were_kept_has_its_amount(tmp_path: Path, is_published: bool) -> None:
+async def test_a_pod_of_before_units_were_kept_has_its_amount(
+    tmp_path: Path, is_published: bool, warned: Warned
+) -> None:
     """Bound when MiB was 1 MiB, started after the update: 300 were 300 x 256 MiB."""
 
     world = World(tmp_path, settings={"unit": "MiB"})
@@ -242,10 +244,9 @@ async def test_a_pod_of_before_units_were_kept_has_its_amount(tmp_path: Path, is
         assert "the API server does not answer" in await world.refused(pod)
         world.kubelet.free("p")
         await world.api.up()
-        await eventually(lambda: world.agent._compared, "it knows")
+        await eventually(lambda: warned("unit", "counts in MiB until no pod uses"), "why")
         running = await world.start(pod)
         assert world.slots(running) == [(0, 300)]
-        await eventually(lambda: "counts in MiB until no pod uses" in world.agent._said.get("unit", ""), "why")
         assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "MiB"}
         await world.end(running)
         world.api.remove(PODS, "team", "p")
@@ -266,13 +267,10 @@ async def test_nothing_is_offered_while_file_and_annotation_disagree(tmp_path: P
         await world.stop_agent()
         published_as(world, "cgpu", "256MiB")
         await world.start_agent()
-        await eventually(lambda: bool(world.agent._disagrees), "it sees")
+        await eventually(lambda: "team/p; drain it" in refused(world), "it sees")
         await eventually(lambda: offered(world) == 0, "nothing is offered")
         reply = await world.prepare(world.bundle(pod, "main", env))
         assert not reply["ok"] and "were counted in mode cgpu and unit 256MiB" in reply["error"]
-        why = world.agent._disagrees
-        assert "team/p; drain it" in why
-        await eventually(lambda: condition(world, "GPUModeRefused") == ("True", why), "the condition")
         node = world.api.get(NODES, "", NODE)
         assert node is not None
         found = keys.parse_node(node["metadata"]["annotations"])
@@ -288,13 +286,9 @@ async def test_the_mode_changes_on_a_drained_node_only(world: World) -> None:
         pod = world.pod("p", container(mem=3), annotations=bound(0, 3))
         running = await world.start(pod)
         world.label("core_mem")
-        await eventually(lambda: "team/p" in world.agent._said.get("mode", ""), "the sentence")
-        assert (
-            "the node stays in mode cgpu until no pod uses a GPU of it: team/p; drain it" in world.agent._said["mode"]
-        )
+        sentence = "the node stays in mode cgpu until no pod uses a GPU of it: team/p; drain it"
+        await eventually(lambda: sentence in refused(world), "the condition")
         assert (offered(world), offered(world, GPU_CORE)) == (94, 0)
-        shown = ("True", world.agent._said["mode"])
-        await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
         await world.end(running)
         world.api.remove(PODS, "team", "p")
         await eventually(lambda: offered(world, GPU_CORE) == 200, "core_mem")
@@ -302,13 +296,11 @@ async def test_the_mode_changes_on_a_drained_node_only(world: World) -> None:
         world.label("default")
         await eventually(lambda: offered(world) == offered(world, GPU_CORE) == 0, "0 of the other mode")
         world.label("nonsense")
-        await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
+        await eventually(lambda: "is no mode" in refused(world), "the condition")
         world.label("cgpu")
         await ready(world)
         world.label("mps2")
-        await eventually(lambda: "=mps2 is no mode" in world.agent._said.get("mode", ""), "the sentence")
-        shown = ("True", world.agent._said["mode"])
-        await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
+        await eventually(lambda: "=mps2 is no mode" in refused(world), "the condition")
         assert offered(world) == 94, "the mode before"
         world.label(None)
         await asyncio.sleep(0.3)
@@ -1017,6 +1009,11 @@ def condition(world: World, kind: str = "GPUMemoryHeld") -> tuple[str, str] | No
     node = world.api.get(NODES, "", NODE) or {}
     found = [one for one in node["status"].get("conditions", []) if one["type"] == kind]
     return (found[0]["status"], found[0]["message"]) if found else None
+
+
+def refused(world: World) -> str:
+    """Why the node has not the mode of its label, by its condition; "": it has."""
+    return (condition(world, "GPUModeRefused") or ("", ""))[1]
 
 
 @pytest.mark.parametrize("restart", [False, True])

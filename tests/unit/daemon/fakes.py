@@ -34,6 +34,8 @@ DATA = Path(__file__).parent / "data"
 FAKE_CGPUD = Path(__file__).with_name("fakelink.py")  # the whole program on the in-memory kernel
 #: The fixture `run`.
 Run = Callable[[Coroutine[Any, Any, None]], None]
+#: tests/kube: the name of a warning and words of its reason; has it been logged?
+Warned = Callable[[str, str], bool]
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
 SHIM_TIMEOUT_S = 6  # CGPU_TIMEOUT_S of cgpu-runtime in these tests, in which a daemon may be slow; the product's is 60
 
