@@ -132,9 +132,10 @@ def test_an_answer_ends() -> None:
     assert answers.get("a") is True
     now[0] = access.YES_S
     assert answers.get("a") is None
-    for number in range(2 * access.ANSWERS_MAX):
+    most = access.ANSWERS_MAX
+    for number in range(2 * most):
         answers.put(number, False, access.NO_S)
-    assert len(answers._found) == access.ANSWERS_MAX
+    assert [answers.get(number) for number in (0, most - 1, most, 2 * most - 1)] == [None, None, False, False]
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,10 @@ def test_a_list_removes_what_is_gone_but_not_what_is_newer() -> None:
 
 def test_tombstones_are_bounded() -> None:
     mirror = Mirror()
-    for version in range(TOMBSTONES_MAX + 10):
+    for version in range(1, TOMBSTONES_MAX + 2):
         mirror.apply("DELETED", pod("a", version, f"u{version}"))
-    assert len(mirror._tombstones) == TOMBSTONES_MAX
+    assert mirror.apply("ADDED", pod("a", 1, "u2")) == [], "an event from before the second deletion"
+    assert mirror.apply("ADDED", pod("a", 0, "u1")) == [(None, pod("a", 0, "u1"))], "the first is forgotten"
 
 
 @st.composite
