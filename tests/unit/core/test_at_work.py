@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, FREEZE, MS, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, ffi, lib
+from corelib import BURST, FREEZE, MS, PREEMPTIVE, SOFT, TIMESLICE, WEIGHTED, Turn, ffi, lib
 from demandgpu import Closed, DemandGpu, Load, every
 
 BOTH = FREEZE | TIMESLICE
-KNOWN = [PREEMPT, WEIGHTED, BURST]
+KNOWN = [PREEMPTIVE, WEIGHTED, BURST]
 
 
 def beside(policy: int, high: Load, low: Load, tsgs: tuple[int, int], prio_ratio: int = 80) -> DemandGpu:
