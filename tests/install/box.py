@@ -44,9 +44,8 @@ cat # until the box is closed
 """
 
 ADD_KERNEL = """
-release=$(cat "build/kernels/$kernel/release")
 mkdir -p "/lib/modules/$release"
-cp "build/kernels/$kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} "/lib/modules/$release/"
+cp "build/kernels/$kernel/lib/modules"/*/modules.{builtin,builtin.modinfo,order} "/lib/modules/$release/"
 ln -s "$PWD/build/kernels/$kernel/build" "/lib/modules/$release/build"
 depmod "$release" 2>/dev/null
 """
@@ -79,7 +78,7 @@ ENVIRONMENT = {
 }
 
 #: Of gcc, for DKMS's builds: a third of the time. That the sources compile with a kernel's own flags is shown by `make
-#: modules`. One value for all builds for 6.1, so that ccache has the second one. 6.12's build makes BTF of the tables
+#: modules`. One value for all builds for 6.1, so that ccache has the later ones. 6.12's build makes BTF of the tables
 #: of the debugger, unless make's environment says otherwise.
 QUICK = "-g0 -O1"
 QUICK_WITHOUT_BTF = {"KCFLAGS": QUICK, "MAKEFLAGS": "CONFIG_DEBUG_INFO_BTF_MODULES="}
@@ -186,10 +185,11 @@ class Box:
         self.must("mkdir -p /run/systemd/system && mv /usr/bin/systemctl /usr/bin/systemctl.real")
         self.must('printf %s "$script" >/usr/bin/systemctl && chmod 755 /usr/bin/systemctl', script=WITNESS % unit)
 
-    def add_kernel(self, kernel: str) -> str:
-        """A kernel of build/kernels with its headers; its release."""
-        self.must(ADD_KERNEL, kernel=kernel)
-        return KERNELS[kernel]
+    def add_kernel(self, kernel: str, release: str = "") -> str:
+        """A kernel of build/kernels with its headers, by its own name or as @release; its release."""
+        release = release or KERNELS[kernel]
+        self.must(ADD_KERNEL, kernel=kernel, release=release)
+        return release
 
     def tree(self) -> dict[str, str]:
         """Every path that is missing or different on the machine itself, and all of /lib/modules, except NOT_OURS."""
