@@ -39,13 +39,13 @@ class View:
     driver: str | None = None
     draining: bool = False
     names_hidden: bool = False  # from this user
-    whole: Snapshot | None = None  # before chosen(): what a ceiling depends on; None: snapshot
+    whole: Snapshot | None = None  # before chosen(): what the share allowed depends on; None: snapshot
 
     def _whole(self, index: int) -> KernelGpu | None:
         return next((gpu for gpu in (self.whole or self.snapshot).gpus if gpu.index == index), None)
 
     def allowed_pct(self, slot: Slot) -> float | None:
-        """The ceiling, which the containers that are not shown lower too."""
+        """The most that it may have, which the containers that are not shown lower too."""
         gpu = self._whole(slot.gpu)
         return None if gpu is None else allowed_pct(gpu, slot)
 

@@ -358,7 +358,7 @@ static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u6
 /* ---- trust ---- */
 
 /* Count @bad, unless the same reading has a @good one. True: that was one too many. */
-static bool count(u8 *counter, u32 bad, u32 good)
+static bool contradicted(u8 *counter, u32 bad, u32 good)
 {
 	if (good)
 		*counter = 0;
@@ -403,9 +403,9 @@ static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 	/* What agrees counts at once, what contradicts once per interval. */
 	if (counts)
 		run->counted_ns = now;
-	if (count(&run->on_frozen, counts ? r->on_frozen : 0, r->off_frozen))
+	if (contradicted(&run->on_frozen, counts ? r->on_frozen : 0, r->off_frozen))
 		why = "frozen channels show to be on the engine";
-	if (count(&run->refused, counts ? r->refused : 0, r->readable))
+	if (contradicted(&run->refused, counts ? r->refused : 0, r->readable))
 		why = "reads are refused";
 	run->wrong = why;
 	count_disabled(run, r, counts ? r->disabled : 0);
