@@ -13,10 +13,10 @@ from cgpu_common.kernel_abi import MIB as MIB
 
 #: Names in N/C/stat, and what they count the objects of.
 VIDEO_ENGINES = {
-    "nvdec": "decoders",
-    "nvenc": "encoders",
-    "nvjpg": "JPEG decoders",
-    "ofa": "optical flow accelerators",
+    "nvdec": "video decoder",
+    "nvenc": "video encoder",
+    "nvjpg": "JPEG decoder",
+    "ofa": "optical flow accelerator",
 }
 
 

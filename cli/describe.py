@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cgpu_common import policies
+from cgpu_common.figures import controls, rounded
 from cgpu_common.model import Container, KernelGpu, Slot, slot_state
 from cgpu_common.share import allowed_pct
 
 from .columns import Column, cells, folded, printable
 from .names import labels
 from .rates import Rates
-from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
+from .render import gpu_json, memory_total, mib, percent, slot_json
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _slot_lines(one: Inspected, gpu: KernelGpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
     rates = one.rates.get(gpu.index, Rates())
-    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.facts.estimated)
+    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.share_got_pct, gpu.facts.estimated)
     memory = f"{mib(slot.used)} of {mib(slot.limit)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
     weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
     weight += ", high priority" if slot.highprio else ""
@@ -104,7 +105,7 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "minor": dict(box.gpus).get(gpu.index),
                 "policy": {"number": gpu.policy, "name": gpu.facts.name},
-                **slot_json(gpu, slot, one.rates.get(gpu.index, Rates()).got_pct),
+                **slot_json(gpu, slot, one.rates.get(gpu.index, Rates()).share_got_pct),
                 "processes": [{"pid": pid, "name": one.comm.get(pid), "used_bytes": size} for pid, size in slot.pids],
             }
             for gpu, slot in one.slots
@@ -170,8 +171,8 @@ def gpu_text(
         f"Containers  {len(gpu.slots)} of {gpu.max_inst}, weight {gpu.free_weight} of {gpu.max_inst} free",
         (f"Memory      {mib(gpu.used)} MiB used, {mib(gpu.limits or 0)} MiB in limits, {memory_total(gpu)} MiB in all"),
         (
-            f"Controls    {', '.join(control_names(gpu.control)) or 'none'}; seen to act: "
-            f"{', '.join(control_names(gpu.control_seen)) or 'none'}"
+            f"Controls    {', '.join(controls(gpu.control)) or 'none'}; seen to act: "
+            f"{', '.join(controls(gpu.control_seen)) or 'none'}"
         ),
         f"Run state   {_run_state(gpu, run_state)}",
         "Settings    " + ", ".join(f"{name} {settings[name]}" for name in SETTINGS if name in settings),

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cgpu_common.figures import NO_UNIT, Unit, unit_of
 from cgpu_common.model import VIDEO_ENGINES
 
 from .columns import printable
-from .render import unit_of
 
 NOT_KNOWN = "N/A"
 NAMED = 38  # cells of a name and its indent, as nvidia-smi has them
@@ -38,17 +38,15 @@ MEMBERS = {
 }
 
 
-def _name(key: str) -> tuple[str, str, float, int]:
+def _name(key: str) -> tuple[str, Unit]:
     """The name for people, and the unit of the value."""
     if key == "bytes":  # of a process
         key = "memory_bytes"
-    rest, unit, scale, digits = unit_of(key)
-    if key in TITLES:
-        return TITLES[key], unit, scale, digits
-    return " ".join(SPELLED.get(word, word.capitalize()) for word in rest.split("_")), unit, scale, digits
+    rest, unit = unit_of(key)
+    return TITLES.get(key) or " ".join(SPELLED.get(word, word.capitalize()) for word in rest.split("_")), unit
 
 
-def _value(value: Any, unit: str, scale: float, digits: int) -> str:
+def _value(value: Any, unit: Unit = NO_UNIT) -> str:
     if value is None:
         return NOT_KNOWN
     if value == []:
@@ -57,14 +55,14 @@ def _value(value: Any, unit: str, scale: float, digits: int) -> str:
         return "Yes" if value else "No"
     if isinstance(value, list):
         return ", ".join(printable(str(one)) for one in value)
-    if unit and isinstance(value, (int, float)):
-        return f"{value / scale:.{digits}f} {unit}"
+    if unit.name and isinstance(value, (int, float)):
+        return f"{value / unit.per:.{unit.digits}f} {unit.name}"
     return printable(str(value))
 
 
 def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, value in data.items():
-        name, unit, scale, digits = _name(key)
+        name, unit = _name(key)
         if key in MEMBERS and isinstance(value, list):
             element, title = MEMBERS[key]
             for one in value:
@@ -76,7 +74,7 @@ def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{name}"
             yield from _lines(value, indent + INDENT)
         else:
-            yield f"{indent}{name:<{NAMED - len(indent)}}: {_value(value, unit, scale, digits)}"
+            yield f"{indent}{name:<{NAMED - len(indent)}}: {_value(value, unit)}"
 
 
 def text(data: Mapping[str, Any]) -> str:
@@ -105,4 +103,4 @@ def _fill(module: Any, parent: Any, data: Mapping[str, Any]) -> None:
         elif isinstance(value, bool):
             child.text = "true" if value else "false"
         else:
-            child.text = NOT_KNOWN if value is None else _value(value, "", 1, 0) if value != [] else ""
+            child.text = NOT_KNOWN if value is None else _value(value) if value != [] else ""

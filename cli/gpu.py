@@ -11,6 +11,7 @@ import click
 from cgpu_common import policies, proc
 from cgpu_common.app import Group
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.figures import rounded
 from cgpu_common.model import KernelGpu
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths, parse_stat, read_node
@@ -22,7 +23,7 @@ from .columns import folded, table
 from .complete import gpu_words, policy_words
 from .kernel import kernel
 from .names import labels
-from .render import percent, rounded
+from .render import percent
 from .terminal import width
 from .words import GPU
 

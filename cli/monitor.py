@@ -108,7 +108,7 @@ def process_lines(view: View) -> list[str]:
                 str(gpu.index),
                 str(pid),
                 shorten(printable(view.names_of(slot).name or view.labels[slot.id]), NAME),
-                or_dash(view.rates_of(slot).got_pct),
+                or_dash(view.rates_of(slot).share_got_pct),
                 *(or_dash(value) for value in view.use_of(gpu, pid)),
                 mib(size),
                 slot_state(gpu, slot),

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from cgpu_common.model import MEASURED, MIB, Card, KernelGpu, Slot, slot_state
+from cgpu_common import figures
+from cgpu_common.figures import document
+from cgpu_common.model import MIB, Card, KernelGpu, Slot, slot_state
 
 from .columns import Column, bar, folded, natural_width, printable, table
 from .render import gpu_json as tree_json
-from .render import ids_of, mib, percent, rounded, slot_json
+from .render import ids_of, mib, percent
 from .view import View
 
 SCHEMA_VERSION = 1
@@ -108,8 +111,8 @@ def _compute_cells(view: View, gpu: KernelGpu, slot: Slot) -> list[str]:
     return [
         f"{slot.weight}{'hp' if slot.highprio else ''}",
         percent(view.allowed_pct(slot)),
-        percent(rates.got_pct, guess),
-        percent(rates.got_10s_pct, guess),
+        percent(rates.share_got_pct, guess),
+        percent(rates.share_got_10s_pct, guess),
         duration(rates.wait_per_turn_us),
         duration(rates.wait_p99_us),
         or_dash(rates.throttled_pct, "%"),
@@ -228,20 +231,15 @@ def list_text(view: View) -> str:
 
 
 def container_json(view: View, gpu: KernelGpu, slot: Slot) -> dict[str, Any]:
-    rates, names = view.rates_of(slot), view.names_of(slot)
-    return slot_json(gpu, slot, rates.got_pct) | {
+    names = view.names_of(slot)
+    seen = asdict(view.rates_of(slot)) | {
         "name": names.name or None,
-        "share_allowed_pct": rounded(view.allowed_pct(slot)),
         "pod": names.pod or None,
         "namespace": names.namespace or None,
-        "share_got_10s_pct": rounded(rates.got_10s_pct),
-        "throttled_pct": rounded(rates.throttled_pct),
-        "throttled_by_ceiling_pct": rounded(rates.throttled_by_ceiling_pct),
-        "wait_per_turn_us": rounded(rates.wait_per_turn_us),
-        "wait_p99_us": rounded(rates.wait_p99_us),
-        "wait_p99_10s_us": rounded(rates.wait_p99_10s_us),
+        "share_allowed_pct": view.allowed_pct(slot),
         "pids": [process_json(view, gpu, pid, size) for pid, size in slot.pids],
     }
+    return document((*figures.SLOT, *figures.POD, *figures.RATES), gpu, slot, seen)
 
 
 def process_json(view: View, gpu: KernelGpu, pid: int, size: int) -> dict[str, Any]:
@@ -250,12 +248,7 @@ def process_json(view: View, gpu: KernelGpu, pid: int, size: int) -> dict[str, A
 
 
 def nvml_json(own: Card) -> dict[str, Any]:
-    return {
-        "used_bytes": own.used_bytes,
-        **{name: getattr(own, name) for name in MEASURED},
-        "lost": own.lost or None,
-        "age_s": own.age_s,
-    }
+    return {one.key: getattr(own, one.key) for one in figures.CARD} | {"lost": own.lost or None}
 
 
 def gpu_json(view: View, gpu: KernelGpu) -> dict[str, Any]:

@@ -22,19 +22,15 @@ Key = tuple[int, str]  # GPU and directory
 
 @dataclass(frozen=True)
 class Rates:
-    """One container on one GPU. None: not measured.
+    """One container on one GPU, as cgpu_common/figures.py describes each figure. None: not measured, no such wait, or a
+    module without that counter.
 
     A figure is over two readings under the policy in force: its window begins with the policy, since the time under
-    native and a wait under another policy mean something else. got_pct: over the sample, about a second. got_10s_pct:
-    over ten seconds. throttled_pct: of the time in which it had the GPU open, that in which it was out of turn.
-    throttled_by_ceiling_pct: the part of it in which its ceiling was used up; None too with a module that does not
-    count it. wait_per_turn_us: the mean time out of turn before each of its turns. wait_p99_us: 99 of 100 waits that
-    ended in a turn were shorter; over ten seconds: wait_p99_10s_us. None: no such wait, or a module without the
-    histogram.
+    native and a wait under another policy mean something else.
     """
 
-    got_pct: float | None = None
-    got_10s_pct: float | None = None
+    share_got_pct: float | None = None
+    share_got_10s_pct: float | None = None
     throttled_pct: float | None = None
     wait_per_turn_us: float | None = None
     wait_p99_us: float | None = None

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cgpu_common.model import MIB, VIDEO_ENGINES, KernelGpu, Slot, Snapshot, slot_state
-from cgpu_common.share import allowed_pct
+from cgpu_common import figures
+from cgpu_common.figures import document
+from cgpu_common.model import MIB, KernelGpu, Slot, Snapshot, slot_state
 
 from .columns import Column, table
 from .names import by_name, shown_ids
@@ -24,24 +25,6 @@ PS_HEAD = (
     Column("STATE"),
     Column("PIDS", drop=1),
 )
-
-
-#: The end of a field's name in --json -> unit, what a value is divided by, digits.
-UNITS = {
-    "_bytes": ("MiB", MIB, 0),
-    "_pct": ("%", 1, 1),
-    "_us": ("us", 1, 0),
-    "_ns": ("ms", 1_000_000, 0),
-    "_mw": ("W", 1000, 2),
-    "_c": ("C", 1, 0),
-    "_s": ("s", 1, 2),
-}
-
-
-def unit_of(key: str) -> tuple[str, str, float, int]:
-    """The name without its unit; the unit, what a value is divided by, digits."""
-    end = next((one for one in UNITS if key.endswith(one)), "")
-    return key.removesuffix(end), *UNITS.get(end, ("", 1, 0))
 
 
 def mib(size: int) -> str:
@@ -91,59 +74,11 @@ def ps_text(snapshot: Snapshot, whole_ids: bool = False, width: int | None = Non
     return "\n".join(table(PS_HEAD, rows, width))
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
-
-
 def slot_json(gpu: KernelGpu, slot: Slot, got: float | None) -> dict[str, Any]:
-    counters = ("gpu_ns", "wait_ns", "throttled_ns", "turns", "overruns", "refused_allocs", "refused_calls")
-    return {
-        "id": slot.id,
-        "dir": slot.dir,
-        "name": slot.name,
-        "weight": slot.weight,
-        "highprio": slot.highprio,
-        "ceiling": slot.ceiling,
-        "share_allowed_pct": rounded(allowed_pct(gpu, slot)),
-        "share_got_pct": rounded(got),
-        "share_estimated": gpu.facts.estimated,
-        "memory": {
-            "used_bytes": slot.used,
-            "limit_bytes": slot.limit,
-            "peak_bytes": slot.stat.get("peak_bytes", slot.used),
-        },
-        "state": slot_state(gpu, slot),
-        "opened": slot.opened,
-        "pids": [{"pid": pid, "bytes": size} for pid, size in slot.pids],
-        **{name: slot.stat.get(name, 0) for name in counters},
-        "sessions": {name: slot.stat.get(name, 0) for name in VIDEO_ENGINES},
-    }
-
-
-def control_names(text: str) -> list[str]:
-    """The controls in a value of N/stat."""
-    return [] if text == "none" else text.split(",")
+    pids = [{"pid": pid, "bytes": size} for pid, size in slot.pids]
+    return document(figures.SLOT, gpu, slot, {"share_got_pct": got, "pids": pids})
 
 
 def gpu_json(gpu: KernelGpu) -> dict[str, Any]:
     """One GPU without its containers."""
-    return {
-        "index": gpu.index,
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "pci": gpu.pci,
-        "minor": gpu.nv_minor,
-        "policy": {"number": gpu.policy, "name": gpu.facts.name},
-        "max_inst": gpu.max_inst,
-        "free_weight": gpu.free_weight,
-        "prio_ratio": gpu.prio_ratio,
-        "slice_us": gpu.slice_us,
-        "uvm": gpu.uvm_name,
-        "control": control_names(gpu.control),
-        "control_seen": control_names(gpu.control_seen),
-        "memory": {
-            "used_bytes": gpu.used,
-            "limits_bytes": gpu.limits or 0,
-            "total_bytes": gpu.total,
-        },
-    }
+    return document(figures.GPU, gpu, None, {})

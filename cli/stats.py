@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cgpu_common.app import Command
+from cgpu_common.figures import rounded
 from cgpu_common.model import KernelGpu, Slot
 from cgpu_common.output import flush, out, versioned
 from cgpu_common.proc import Paths
@@ -20,7 +21,7 @@ from .admin import as_json_option, pass_paths
 from .columns import Column, table
 from .complete import container_words
 from .overview import container_json, duration
-from .render import NO_PIDS, ids_of, mib, percent, rounded
+from .render import NO_PIDS, ids_of, mib, percent
 from .terminal import width
 from .view import SORTS, View, chosen
 
@@ -48,7 +49,7 @@ def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
         shown_id,
         view.title(slot) or "-",
         str(slot.gpu),
-        percent(view.rates_of(slot).got_pct),
+        percent(view.rates_of(slot).share_got_pct),
         percent(view.allowed_pct(slot)),
         duration(view.rates_of(slot).wait_p99_us),
         f"{mib(slot.used)}MiB / {mib(slot.limit)}MiB",

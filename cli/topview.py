@@ -138,7 +138,7 @@ class Trail:
         now: dict[object, float] = {}
         for gpu in view.snapshot.gpus:
             now[gpu.index] = view.sensors_of(gpu).utilization_pct or 0.0
-            now |= {(gpu.index, slot.id): view.rates_of(slot).got_pct or 0.0 for slot in gpu.slots}
+            now |= {(gpu.index, slot.id): view.rates_of(slot).share_got_pct or 0.0 for slot in gpu.slots}
         self._series = {key: self._series.get(key, deque(maxlen=KEPT)) for key in now}
         for key, value in now.items():
             self._series[key].append(value)
@@ -252,7 +252,7 @@ def _pod_lines(view: View, series: Series, width: int, plain: bool) -> tuple[lis
             pod = f"{names.namespace}/{names.pod}" if names.pod else view.title(slot) or view.labels[slot.id]
             groups.setdefault(pod, []).append(slot)
         for pod, slots in groups.items():
-            got = _sum([view.rates_of(slot).got_pct for slot in slots])
+            got = _sum([view.rates_of(slot).share_got_pct for slot in slots])
             trails = [series.get((gpu.index, slot.id), ()) for slot in slots]
             last = min(map(len, trails))
             trail = [sum(parts) for parts in zip(*(list(one)[-last:] for one in trails), strict=True)] if last else []
@@ -262,7 +262,7 @@ def _pod_lines(view: View, series: Series, width: int, plain: bool) -> tuple[lis
                 str(len(slots)),
                 str(sum(slot.weight for slot in slots)),
                 percent(got),
-                percent(_sum([view.rates_of(slot).got_10s_pct for slot in slots])),
+                percent(_sum([view.rates_of(slot).share_got_10s_pct for slot in slots])),
                 "",
                 f"{mib(sum(slot.used for slot in slots))}/{mib(sum(slot.limit for slot in slots))}",
                 str(sum(slot.stat.get("refused_allocs", 0) for slot in slots)),
@@ -284,7 +284,7 @@ def _history_lines(view: View, series: Series, width: int, plain: bool) -> tuple
         now = or_dash(view.sensors_of(gpu).utilization_pct, "%")
         named.append((f"GPU {gpu.index}", now, series.get(gpu.index, ()), 100))
         for slot in gpu.slots:
-            shown = percent(view.rates_of(slot).got_pct)
+            shown = percent(view.rates_of(slot).share_got_pct)
             name = view.title(slot) or view.labels[slot.id]
             named.append((f"  {name}", shown, series.get((gpu.index, slot.id), ()), most))
     head = f"LAST {room} READINGS; CONTAINERS UP TO {most}%"[:room]
@@ -320,8 +320,8 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
             shown.title(slot) or shown.labels[slot.id],
             f"{slot.weight}{'hp' if slot.highprio else ''}",
             percent(shown.allowed_pct(slot)),
-            percent(shown.rates_of(slot).got_pct),
-            percent(shown.rates_of(slot).got_10s_pct),
+            percent(shown.rates_of(slot).share_got_pct),
+            percent(shown.rates_of(slot).share_got_10s_pct),
             duration(shown.rates_of(slot).wait_p99_us),
             spark(trails[gpu.index, slot.id], SPARK, plain, most),
             f"{mib(slot.used)}/{mib(slot.limit)}",

@@ -14,6 +14,7 @@ import click
 from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange, OutFile
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.figures import rounded
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
 
@@ -22,7 +23,7 @@ from .admin import as_json_option, pass_paths
 from .columns import Column, printable, table
 from .complete import gpu_words
 from .names import labels
-from .render import percent, rounded
+from .render import percent
 from .samples import MS, Recording, Seen, Track, buckets, spans, steps, trace
 from .simulate import check_outputs, svg_target, write_all
 from .terminal import width

@@ -19,7 +19,7 @@ Drift = Sequence[Mapping[str, Any]]
 
 SORTS: dict[str, Callable[[View, Slot], Any]] = {
     "name": lambda view, slot: (by_name(view.title(slot)), slot.id),
-    "share": lambda view, slot: -(view.rates_of(slot).got_pct or 0.0),
+    "share": lambda view, slot: -(view.rates_of(slot).share_got_pct or 0.0),
     "memory": lambda view, slot: -slot.used,
     "weight": lambda view, slot: -slot.weight,
 }

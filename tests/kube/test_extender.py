@@ -647,7 +647,7 @@ async def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
         assert await cluster.schedule(one) == ""
         _, text = await cluster.get("/metrics")
         there: dict[str, set[str]] = {
-            name: {*metrics.POD_LABELS} for name in (figure.name for figure in metrics.POD_FIGURES)
+            name: {*metrics.POD_LABELS} for name in (f"cgpu_pod_container_{one.metric}" for one in metrics.PODS)
         }
         there["cgpu_pod_container_memory_kind_bytes"] = {*metrics.POD_LABELS, "kind"}
         there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import schema
@@ -16,7 +15,7 @@ from fake_tree import Cli, Tree
 from cgpu_cli import daemon
 from cgpu_common.proc import Paths
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
+SCHEMA = schema.load("cgpu-smi")
 ROW = {"gpu": 1, "index": 0, "key": "policy", "configured": "fixed", "live": "native"}
 
 

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from cgpu_common.kernel_abi import Event
 from cgpu_common.link import Joined
 from cgpu_common.model import MIB, Container, KernelEvent, Slot
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.schema.json").read_text())
+SCHEMA = schema.load("cgpu-events")
 (GPU,) = example_gpus()
 ONE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB, weight=1),))
 VALUES = {

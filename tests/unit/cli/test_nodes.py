@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from schema import validate
+from schema import load, validate
 
 from cgpu_cli import fleet, prometheus
 from cgpu_cli.main import cgpu
@@ -25,7 +25,7 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpud import metrics
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = json.loads((ROOT / "docs/reference/cgpu-nodes.schema.json").read_text())
+SCHEMA = load("cgpu-nodes")
 GIB = 1 << 30
 Series = list[dict[str, Any]]
 
@@ -282,7 +282,8 @@ def test_labels_and_a_token(three: Fake, tmp_path: Path) -> None:
 def test_every_metric_of_it_is_exported() -> None:
     page = (ROOT / "docs/user/metrics.md").read_text()
     assert [name for name in (*fleet.METRICS, fleet.SHARE) if f"`{name}`" not in page] == []
-    names = {one.name for one in (*metrics.SLOT_FIGURES, *metrics.GPU_FIGURES)} | {"cgpu_gpu_memory_free_bytes"}
+    names = {f"cgpu_container_{one.metric}" for one in metrics.CONTAINERS} | {"cgpu_gpu_memory_free_bytes"}
+    names |= {f"cgpu_gpu_{one.metric}" for one in metrics.GPUS}
     assert {one for one in fleet.METRICS if re.match("cgpu_(gpu|container)_(?!info)", one)} <= names
 
 

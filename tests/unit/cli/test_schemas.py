@@ -17,9 +17,9 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
 from cgpu_cli import kernel, upgrade
 from cgpu_cli.engines import ENGINES
 from cgpu_cli.main import cgpu
+from cgpu_common import figures
 
-FOLDER = Path(__file__).resolve().parents[3] / "docs/reference"
-SCHEMA = json.loads((FOLDER / "cgpu.schema.json").read_text())
+SCHEMA = schema.load("cgpu")
 #: Commands with a schema of their own, and the tests that hold them to it.
 OWN = {
     "status": "cgpu-smi.schema.json",  # test_smi, test_smi_views
@@ -170,15 +170,42 @@ def test_every_command_with_json_has_a_schema() -> None:
         " ".join(path) for path, command in leaves(cgpu) if any("--json" in param.opts for param in command.params)
     }
     assert there - set(OWN) == {name for name in RUNS if " --" not in name} | {"setup"}
-    assert all((FOLDER / name).exists() for name in OWN.values())
+    assert all((schema.FOLDER / name).exists() for name in OWN.values())
+
+
+#: Of several documents, which add to them.
+SHARED = {"container", "gpu_fields"}
 
 
 def test_a_document_with_more_or_less_is_none() -> None:
     """Each definition lists its fields, and allows no other."""
     for name, one in SCHEMA["$defs"].items():
         if "properties" in one:
-            assert one["additionalProperties"] is False, name
+            key = "unevaluatedProperties" if "$ref" in one else "additionalProperties"
+            assert one.get(key) is False or name in SHARED, name
             assert set(one["required"]) <= set(one["properties"]), name
+
+
+def test_the_fields_are_those_of_the_figures() -> None:
+    """In the same order, with the same sentences; a schema may say more."""
+
+    def said(one: dict[str, Any], folder: str = "") -> dict[str, str]:
+        out: dict[str, str] = {}
+        for name, inner in one["properties"].items():
+            out |= said(inner, f"{folder}{name}/") if "properties" in inner else {folder + name: inner["description"]}
+        return out
+
+    names = SCHEMA["$defs"]
+    gpu = names["status"]["properties"]["gpus"]["items"]["properties"]
+    box = said({"properties": dict(list(gpu["containers"]["items"]["properties"].items())[1:])})
+    for rows, texts in (
+        (figures.SLOT, said(names["container"])),
+        (figures.GPU, said(names["gpu_fields"])),
+        (figures.CARD, said(gpu["nvml"])),
+        ((*figures.POD, *figures.RATES), box),
+    ):
+        assert list(texts) == [one.key for one in rows]
+        assert [texts[one.key] for one in rows if not texts[one.key].startswith(one.about)] == []
 
 
 #: Names of another thing in another document: `gpu` is its number, and in `gpu show` the GPU itself.
@@ -188,10 +215,7 @@ OF_OTHERS = {"after", "before", "cgpud", "containers", "control", "gpu", "lost",
 def kinds(one: dict[str, Any], document: dict[str, Any]) -> frozenset[str]:
     """The types of a value, without null."""
     while "$ref" in one:
-        found: Any = document
-        for part in one["$ref"].removeprefix("#/").split("/"):
-            found = found[part]
-        one = found
+        one, document = schema.referred(one["$ref"], document)
     values = one.get("enum", [one["const"]] if "const" in one else [])
     if values:
         names = {"str": "string", "int": "number", "bool": "boolean"}
@@ -213,7 +237,7 @@ def test_a_name_has_one_type() -> None:
         for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
             walk(inner, document)
 
-    for path in sorted(FOLDER.glob("*.schema.json")):
+    for path in sorted(schema.FOLDER.glob("*.schema.json")):
         document = json.loads(path.read_text())
         walk(document, document)
     assert len(found) > 100

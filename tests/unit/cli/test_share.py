@@ -90,9 +90,9 @@ def test_a_window_begins_with_the_policy() -> None:
     first = rates.rates([*native, weighted[0]])[key]
     assert first == rates.Rates(), "no reading of this policy yet"
     later = rates.rates([*native, *weighted])[key]
-    assert (later.got_pct, later.throttled_pct, later.got_10s_pct) == (50.0, 50.0, None)
+    assert (later.share_got_pct, later.throttled_pct, later.share_got_10s_pct) == (50.0, 50.0, None)
     slow = rates.rates([*native, *weighted], 10**10)[key]
-    assert slow.got_pct == 50.0, "a sample that is longer than the policy is in force"
+    assert slow.share_got_pct == 50.0, "a sample that is longer than the policy is in force"
     again = rates.rates([*weighted, *[reading(13, 5, 12)], reading(14, 2, 12.1)])[key]
     assert again == rates.Rates(), "another policy in between"
 

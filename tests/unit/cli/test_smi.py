@@ -20,7 +20,7 @@ from cgpu_cli import rates
 from cgpu_common import policies, proc
 from cgpu_common.model import Snapshot
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
+SCHEMA = schema.load("cgpu-smi")
 
 
 def test_two_containers(cli: Cli) -> None:
@@ -122,7 +122,7 @@ def test_sampling_measures_between_two_looks(tree: Tree) -> None:
     tree.slot(0, ID1, stat="gpu_ns 1250000000\nopened 1")
     after = proc.read_tree(proc.Paths.below(str(tree.root)))
     after = a_second_later(before, after)
-    got = {key: one.got_pct for key, one in rates.rates([before, after]).items()}
+    got = {key: one.share_got_pct for key, one in rates.rates([before, after]).items()}
     assert got == {(0, ID1[:12]): 25.0, (0, ID2[:12]): 0.0}
 
 
@@ -130,7 +130,7 @@ def test_reused_name_is_not_compared_with_its_predecessor(tree: Tree) -> None:
     before = proc.read_tree(proc.Paths.below(str(tree.root)))
     tree.slot(0, ID1, id=ID1[:12] + "9" * 52)
     after = proc.read_tree(proc.Paths.below(str(tree.root)))
-    assert rates.rates([before, after])[0, ID1[:12]].got_pct is None
+    assert rates.rates([before, after])[0, ID1[:12]].share_got_pct is None
 
 
 @pytest.mark.parametrize(

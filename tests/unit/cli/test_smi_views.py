@@ -34,7 +34,7 @@ from cgpu_cli.view import SORTS, View, chosen
 from cgpu_common import proc
 from cgpu_common.model import Names, Snapshot
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
+SCHEMA = schema.load("cgpu-smi")
 LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
 GPU1 = "GPU-00000001-1111-2222-3333-444455556666"
 NVML = {
@@ -326,9 +326,9 @@ def test_one_second_and_ten(tree: Tree) -> None:
     readings = [_at(one, second, second * 10**9 // 2, second * 10**9 // 2, second * 10) for second in range(10)]
     last = _at(one, 10, 9 * 10**9 // 2 + 10**9 // 4, 9 * 10**9 // 2 + 3 * 10**9 // 4, 95)
     found = rates.rates([*readings, last])[0, ID1[:12]]
-    assert (found.got_pct, found.got_10s_pct) == (25.0, pytest.approx(47.5))
+    assert (found.share_got_pct, found.share_got_10s_pct) == (25.0, pytest.approx(47.5))
     assert (found.throttled_pct, found.wait_per_turn_us) == (75.0, 150_000)
-    assert rates.rates([readings[5], last])[0, ID1[:12]].got_10s_pct is None, "not observed for so long"
+    assert rates.rates([readings[5], last])[0, ID1[:12]].share_got_10s_pct is None, "not observed for so long"
 
 
 def test_the_part_of_a_ceiling_in_the_throttled_time(tree: Tree) -> None:

@@ -155,7 +155,7 @@ def test_a_window_is_the_one_that_was_asked_for(tree: Tree) -> None:
     """Of 10.5 s the first was left out, since 9.5 s were enough."""
     found = rates.rates(snapshots(tree, [10.5, 9.5, 8.5, 1.0, 0.0]), round(10.5e9))
     (one,) = [value for (gpu, folder), value in found.items() if (gpu, folder) == (0, ID1[:12])]
-    assert one.got_pct == pytest.approx(100 / 10.5, rel=1e-6)
+    assert one.share_got_pct == pytest.approx(100 / 10.5, rel=1e-6)
 
 
 def test_one_that_neither_ran_nor_waited_has_no_wait(tree: Tree) -> None:
@@ -229,7 +229,7 @@ def test_shares_add_up_however_slow_a_read_is(tree: Tree, monkeypatch: pytest.Mo
     before = proc.read_tree(proc.Paths.below(str(tree.root)), brief=True)
     now[0] += 10**9
     found = rates.rates([before, proc.read_tree(proc.Paths.below(str(tree.root)))])
-    got = [found[0, one[:12]].got_pct for one in (ID1, ID2)]
+    got = [found[0, one[:12]].share_got_pct for one in (ID1, ID2)]
     assert got == [pytest.approx(100 / 3, abs=0.01), pytest.approx(200 / 3, abs=0.01)]
 
 

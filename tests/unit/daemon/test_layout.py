@@ -30,7 +30,7 @@ LAYERS = {
     """,
     "decisions": """
         cgpu_common.settings cgpu_common.events cgpu_common.effect cgpu_common.share cgpu_common.placement
-        cgpu_common.waits
+        cgpu_common.waits cgpu_common.figures
         cgpud.env cgpud.hooks cgpud.state cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced cgpud.metrics
         cgpud.history cgpud.slices cgpud.mps cgpud.places
         cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.facts cgpu_cli.checks cgpu_cli.containerd

@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 from structlog.testing import capture_logs
 
+from cgpu_common import figures
 from cgpu_common.proc import Paths
 from cgpud import http, metrics
 from cgpud.exporter import Exporter, Reader
@@ -169,8 +170,10 @@ GPU_EXPECTED = {
 
 def test_every_figure(tree: Tree) -> None:
     found = samples(scrape(tree, figures=FIGURES))
-    assert {f"cgpu_container_{name}" for name in EXPECTED} == {figure.name for figure in metrics.SLOT_FIGURES}
-    assert {f"cgpu_gpu_{name}" for name in GPU_EXPECTED} == {figure.name for figure in metrics.GPU_FIGURES}
+    assert {f"cgpu_container_{name}" for name in EXPECTED} == {
+        f"cgpu_container_{one.metric}" for one in metrics.CONTAINERS
+    }
+    assert {f"cgpu_gpu_{name}" for name in GPU_EXPECTED} == {f"cgpu_gpu_{one.metric}" for one in metrics.GPUS}
     for name, expected in EXPECTED.items():
         assert value(found, f"cgpu_container_{name}", **SLOT) == pytest.approx(expected), name
     for name, expected in GPU_EXPECTED.items():
@@ -269,7 +272,7 @@ def test_series_of_pods_have_the_labels_of_kube_state_metrics(tree: Tree, bundle
     of_pods = {name: dict(labels) for name, labels in found if name.startswith("cgpu_pod_")}
     waits = {f"cgpu_pod_container_turn_wait_seconds_{part}" for part in ("bucket", "count", "sum")}
     kinds = {"cgpu_pod_container_memory_kind_bytes"}
-    assert of_pods.keys() - waits - kinds == {figure.name for figure in metrics.POD_FIGURES}
+    assert of_pods.keys() - waits - kinds == {f"cgpu_pod_container_{one.metric}" for one in metrics.PODS}
     assert len(of_pods) == 9 + 3 + 1
     for labels in of_pods.values():
         labels.pop("le", None)
@@ -511,10 +514,19 @@ def exported(tree: Tree, bundle: str) -> dict[str, tuple[str, set[str]]]:
 
 
 def test_the_page_is_what_is_exported(tree: Tree, bundle: str) -> None:
-    rows = re.findall(r"^\| `(cgpu_\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs/user/metrics.md").read_text(), re.M)
-    page = {name: (kind, set(filter(None, labels.replace(",", " ").split()))) for name, kind, labels in rows}
-    assert len(page) == len(rows)
-    assert page == exported(tree, bundle)
+    text = (ROOT / "docs/user/metrics.md").read_text()
+    rows = re.findall(r"^\| ((?:`cgpu_\w+` ?)+) \| (\w+) \|([^|]*)\| (.*) \|$", text, re.M)
+    page = [
+        (name, kind, labels, about) for names, kind, labels, about in rows for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert len({name for name, *_ in page}) == len(page)
+    there = {name: (kind, set(filter(None, labels.replace(",", " ").split()))) for name, kind, labels, _ in page}
+    assert there == exported(tree, bundle)
+    said = {name: about for name, *_, about in page}
+    own = {"cgpu_container_": (*metrics.CONTAINERS, *figures.USES), "cgpu_gpu_": (*metrics.GPUS, *figures.CARD)}
+    known = {prefix + one.metric: one.about for prefix, rows in own.items() for one in rows if one.metric}
+    known |= {f"cgpu_mps_container_{one.metric}": one.about for one in figures.MPS}
+    assert {name: said[name][: len(about)] for name, about in known.items()} == known
 
 
 def test_what_the_card_measures(tree: Tree) -> None:

@@ -41,10 +41,12 @@ def test_figures_are_the_kernels() -> None:
         assert found["cgpu_container_memory_used_bytes", box.dir] == box.used >= 10 * MIB
         assert found["cgpu_container_weight", box.dir] == 3
         names = {name for name, container in found if container == box.dir}
-        expected = {figure.name for figure in metrics.SLOT_FIGURES} - {"cgpu_container_allowed_ratio"}  # native policy
+        expected = {f"cgpu_container_{one.metric}" for one in metrics.CONTAINERS} - {
+            "cgpu_container_allowed_ratio"
+        }  # native policy
         waits = {f"cgpu_container_turn_wait_seconds_{part}" for part in ("bucket", "count", "sum")}
         assert names == expected | waits | {"cgpu_container_info", "cgpu_container_memory_kind_bytes"}
-        assert {figure.name for figure in metrics.GPU_FIGURES} <= {name for name, _ in found}
+        assert {f"cgpu_gpu_{one.metric}" for one in metrics.GPUS} <= {name for name, _ in found}
         (PROC / "0/policy").write_text("2\n")
         try:
             assert scrape(Reader(Paths.below()))["cgpu_container_allowed_ratio", box.dir] == 1
