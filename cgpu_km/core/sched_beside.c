@@ -42,12 +42,12 @@ static bool is_brief(const struct cgpu_sched_entity *s)
 	       (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && s->gpu_ns - s->slept_gpu_ns < BURST_NS);
 }
 
-/* It always works and has a short timeslice. */
+/* It always works and has a short timeslice, which its kernels keep. */
 static bool is_steady(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
 
-	return (t->run_mask >> slot & 1) && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
+	return (t->run_mask >> slot & 1) && !s->slow_freezes && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
 }
 
 /* Does one of @mask wake often with work that ends soon? It cuts turns short. */
@@ -127,21 +127,42 @@ static u32 sociable(const struct cgpu_sched *t, const struct cgpu_rr *r)
 	return out;
 }
 
+/* Of @beside the one that is frozen for a moment now, while that whose turn it is has work. One at a time: of
+ * several it would not be known which delayed it.
+ */
+static u32 probed(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 beside, u64 *left_ns)
+{
+	u32 mask = t->busy_mask >> r->curr & 1 ? beside & ~(1u << r->curr) : 0;
+
+	for (; mask; mask &= mask - 1) {
+		u64 ns = cgpu_resist_probe_ns(t, __builtin_ctz(mask));
+
+		if (!ns)
+			return mask & -mask;
+		*left_ns = ns < *left_ns ? ns : *left_ns;
+	}
+	return 0;
+}
+
 /**
  * cgpu_rr_beside() - slots that run beside the turn under way
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rr_nr, with an owner
+ * @left_ns: lowered to the time until one of them is frozen to see whether its kernels delay that
  *
  * Only slots whose run state is known: the others never sleep. One that had more than its part over some
  * seconds is frozen; one in a burst is not (sched_recent.c).
  */
-u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
+u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr, u64 *left_ns)
 {
 	const struct cgpu_rr *r = &t->rr[nr];
 	u32 mask = sociable(t, r), over, apart, out = 0;
 	u64 stay;
 
 	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))
+		return 0;
+	/* It would have more of the GPU than its timeslices, unseen. */
+	if (cgpu_resist_delays(t, &t->slot[r->curr]))
 		return 0;
 	over = cgpu_recent_over(t, CGPU_RECENT_LONG, mask);
 	apart = turns_apart(t, r);
@@ -151,7 +172,7 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (i != r->curr && cgpu_resist_delays(t, &t->slot[i]))
+		if (cgpu_resist_delays(t, &t->slot[i]))
 			continue;
 		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
 			out |= 1u << i;
@@ -163,7 +184,7 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 		    *cgpu_debt_deficit(t, nr, i) > -(s64)(MOST_SLICES * t->slice_ns))
 			out |= 1u << i;
 	}
-	return out;
+	return out & ~probed(t, r, out, left_ns);
 }
 
 /**

@@ -189,6 +189,7 @@ int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 	t->slot[free_slot].cookie = cookie;
 	t->slot[free_slot].weight = left ? weight : 0;
 	t->slot[free_slot].highprio = (u8)highprio;
+	t->slot[free_slot].probed_ns = now_ns;
 	cgpu_ceiling_fill(t, free_slot);
 	t->new_mask |= 1u << free_slot;
 	pack(t);

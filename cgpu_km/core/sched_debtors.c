@@ -3,8 +3,12 @@
 #include "sched_debtors.h"
 
 #include "sched_debt.h"
+#include "sched_recent.h"
 #include "sched_resist.h"
 #include "sched_round.h"
+
+#define AGAIN_NS	4000000ull	/* recent use decays in steps of this */
+#define LONG_KERNELS	4u	/* so many of its kernels: one more delays who wakes by a fifth at most */
 
 /* A round of all others, those that sleep as well. */
 static u64 round_of_others_ns(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 debtors)
@@ -39,6 +43,40 @@ static u32 not_due(const struct cgpu_sched *t, u32 nr, u32 mask, u32 debtors)
 	return out;
 }
 
+/* All others sleep, and have for so long that a kernel which keeps the GPU from one that wakes costs it little. */
+static bool sleep_for_long(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 slot)
+{
+	u64 long_ns = LONG_KERNELS * t->slot[slot].kernel_ns;
+	u32 mask;
+
+	if (!r->asleep || (r->members & ~(1u << slot)))
+		return false;
+	for (mask = r->asleep; mask; mask &= mask - 1)
+		if (t->last_ns - t->slot[__builtin_ctz(mask)].idle_since_ns < long_ns)
+			return false;
+	return true;
+}
+
+/* Those whose kernels delay their preemption, unless others sleep for long. */
+static u32 slow(const struct cgpu_sched *t, const struct cgpu_rr *r)
+{
+	u32 mask, out = 0;
+
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (cgpu_resist_is_slow(t, &t->slot[i]) && !sleep_for_long(t, r, i))
+			out |= 1u << i;
+	}
+	return out;
+}
+
+/* Of those the ones that had more than their part, while others sleep. */
+static u32 over(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 mask)
+{
+	return mask && r->asleep ? cgpu_recent_over(t, CGPU_RECENT_LONG, mask) : 0;
+}
+
 /**
  * cgpu_debtors_of() - members that are granted nothing at their place in the round
  * @t: the scheduler, accounted up to now
@@ -46,21 +84,18 @@ static u32 not_due(const struct cgpu_sched *t, u32 nr, u32 mask, u32 debtors)
  *
  * Those whose kernels delay their preemption, and whose debts leave no turn, while others sleep.
  * What sleepers leave costs a slot no time: in rounds without them it would pay its debt at once,
- * and its next kernel would keep the GPU from those that wake. Of one that was granted meanwhile
+ * and its next kernel would keep the GPU from those that wake. So would one that has credit: while
+ * others sleep it is granted nothing beyond its part either. Of one that was granted meanwhile
  * the next place in the round comes too soon.
  */
 u32 cgpu_debtors_of(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
-	u32 mask, out = 0;
+	u32 mask = slow(t, r), out = over(t, r, mask);
 
-	for (mask = r->members; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask);
-
-		if (cgpu_resist_is_slow(t, &t->slot[i]) &&
-		    *cgpu_debt_deficit(t, nr, i) < (s64)(t->slice_ns / CGPU_TURN_MIN_PARTS))
-			out |= 1u << i;
-	}
+	for (; mask; mask &= mask - 1)
+		if (*cgpu_debt_deficit(t, nr, __builtin_ctz(mask)) < (s64)(t->slice_ns / CGPU_TURN_MIN_PARTS))
+			out |= mask & -mask;
 	if (r->asleep)
 		return out;
 	out = not_due(t, nr, out & r->ahead, out);
@@ -76,9 +111,11 @@ u32 cgpu_debtors_of(struct cgpu_sched *t, u32 nr)
 u64 cgpu_debtors_wait_ns(const struct cgpu_sched *t, u32 nr, u32 debtors)
 {
 	u64 round_ns = round_of_others_ns(t, &t->rr[nr], debtors), least = CGPU_NEVER_NS, ns;
-	u32 mask;
+	u32 mask = debtors & ~over(t, &t->rr[nr], debtors);
 
-	for (mask = debtors; mask; mask &= mask - 1) {
+	if (t->rr[nr].asleep)
+		least = AGAIN_NS;
+	for (; mask; mask &= mask - 1) {
 		ns = wait_ns(t, nr, __builtin_ctz(mask), round_ns);
 		least = ns < least ? ns : least;
 	}
@@ -95,6 +132,7 @@ u64 cgpu_debtors_wait_ns(const struct cgpu_sched *t, u32 nr, u32 debtors)
  */
 u32 cgpu_debtors_due(const struct cgpu_sched *t, u32 nr, u32 debtors)
 {
+	debtors &= ~over(t, &t->rr[nr], debtors);
 	return debtors & ~not_due(t, nr, debtors, debtors);
 }
 

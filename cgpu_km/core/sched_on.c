@@ -162,8 +162,10 @@ void cgpu_on_find(struct cgpu_sched *t, u32 was_busy, u64 until_ns)
 			t->on_mask = busy;
 		if (age_ns < cgpu_hw_shortest_ns(t, on))
 			return;
-		if (cgpu_is_one(on) && cgpu_at_work(t, __builtin_ctz(on)) <= 1)
+		if (cgpu_is_one(on) && cgpu_at_work(t, __builtin_ctz(on)) <= 1) {
+			t->slot[__builtin_ctz(on)].used_up_ns = t->last_ns;
 			busy &= ~on;
+		}
 	} else if (cgpu_is_one(ended) && (on & ended) && !cgpu_is_one(on) && !flickers(t, on) &&
 		   age_ns < cgpu_hw_shortest_ns(t, on & ~ended) + t->switch_ns) {
 		had = ended;

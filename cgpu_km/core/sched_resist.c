@@ -12,6 +12,7 @@
  */
 #include "sched_resist.h"
 
+#include "sched_at_work.h"
 #include "sched_hwshare.h"
 
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
@@ -29,6 +30,13 @@
 #define USUAL_KNOWN	128u		/* freezes until it counts */
 #define USUAL_UP	3u		/* steps up for one down: three freezes in four are shorter */
 #define LATE_NS		30000u
+
+#define KERNEL_PARTS	16u		/* what is known of its longest kernel shrinks with each freeze */
+
+#define PROBE_NS	1000000000ull	/* since a freeze that found it on the GPU, or would have */
+#define PROBE_AGAIN_NS	50000000ull	/* the same, where one was slow */
+#define PROBE_WITHIN_NS	1000000ull	/* after its timeslice: a kernel begun in it goes on */
+#define PROBE_ROUNDS	2u		/* of the hardware: it had its timeslice by then */
 
 /* A running sum: far up only when slow calls come much more often than one in 20. */
 static void add_points(u32 *points, bool slow)
@@ -104,6 +112,14 @@ void cgpu_resist_note_thaw(struct cgpu_sched *t, u32 started, u64 took_ns)
 		add_points(&t->slow_thaws, took_ns > SLOW_NS);
 }
 
+/* Its kernel, if it resists. */
+static bool may_have_it(const struct cgpu_sched *t, u32 slot)
+{
+	u64 since_ns = t->slot[slot].used_up_ns;
+
+	return (t->on_mask >> slot & 1) || (since_ns && t->last_ns - since_ns < PROBE_WITHIN_NS);
+}
+
 /**
  * cgpu_resist_note() - count a freeze
  * @t: the scheduler
@@ -117,6 +133,11 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 	for (; stopped; stopped &= stopped - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(stopped)];
 
+		if (may_have_it(t, __builtin_ctz(stopped)))
+			s->probed_ns = t->last_ns;
+		s->kernel_ns -= s->kernel_ns / KERNEL_PARTS;
+		if (one && took_ns > SLOW_NS && took_ns > s->kernel_ns)
+			s->kernel_ns = took_ns;
 		if (one)
 			move_usual(s, took_ns);
 		add_points(&s->slow_freezes, took_ns > SLOW_NS);
@@ -125,6 +146,44 @@ void cgpu_resist_note(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 			s->slow_freezes = SLOW_MAX;
 		s->preempt_slow += was_slow(t, s, took_ns);
 	}
+}
+
+/* A timeslice of each TSG that has work. */
+static u64 hw_round_ns(const struct cgpu_sched *t)
+{
+	u64 round_ns = 0;
+	u32 mask;
+
+	for (mask = t->run_mask & t->busy_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		round_ns += cgpu_at_work(t, i) * (cgpu_hw_timeslice_ns(t, &t->slot[i]) + t->switch_ns);
+	}
+	return round_ns;
+}
+
+/**
+ * cgpu_resist_probe_ns() - how long until a slot that runs beside others is frozen for a moment
+ * @t: the scheduler, accounted up to now
+ * @slot: which
+ *
+ * Side by side none is frozen, and only a freeze shows whose kernels delay their preemption: such a one
+ * would keep the GPU beyond its timeslices, unseen. Work that is over within a timeslice is no sign of it. That
+ * of any other lost the GPU when its timeslice was over, and waits.
+ *
+ * Return: CGPU_NEVER_NS: not for the work that it has.
+ */
+u64 cgpu_resist_probe_ns(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 at_ns = s->probed_ns + (s->slow_freezes ? PROBE_AGAIN_NS : PROBE_NS), had_ns = s->used_up_ns;
+
+	if (!s->worked_since_ns || !(t->busy_mask >> slot & 1))
+		return CGPU_NEVER_NS;
+	if (had_ns <= s->worked_since_ns)
+		had_ns = s->worked_since_ns + PROBE_ROUNDS * hw_round_ns(t);
+	at_ns = at_ns < had_ns ? had_ns : at_ns;
+	return at_ns > t->last_ns ? at_ns - t->last_ns : 0;
 }
 
 /* A freeze that takes longer is delayed: the driver needs less. */

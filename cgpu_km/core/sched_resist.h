@@ -21,6 +21,9 @@ bool cgpu_resist_delays(const struct cgpu_sched *t, const struct cgpu_sched_enti
 /* Is this freeze taken to be delayed by kernels of @stopped, which ran until its end? */
 bool cgpu_resist_is_late(const struct cgpu_sched *t, u32 stopped, u64 took_ns);
 
+/* How long until @slot, which runs beside others, is frozen to see that. */
+u64 cgpu_resist_probe_ns(const struct cgpu_sched *t, u32 slot);
+
 /* How long before its end a freeze that took so long had its effect. */
 u64 cgpu_resist_rest_ns(const struct cgpu_sched *t, u32 stopped, u64 took_ns);
 

@@ -267,7 +267,7 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
  * A grant is given per round only, so sleeping and waking gains nothing. A slot that delayed its
  * freeze since it woke may have none left.
  */
-static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
+static bool pass_to_woken(struct cgpu_sched *t, u32 nr, u32 waiting)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	u32 slot;
@@ -275,7 +275,7 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	while (r->woken) {
 		slot = first_woken(t, r->woken);
 		r->woken &= ~(1u << slot);
-		if (*cgpu_debt_deficit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
+		if (has(waiting, slot) || *cgpu_debt_deficit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
 			continue;
 		continue_turn(t, nr, slot);
 		t->slot[slot].turns++;
@@ -312,9 +312,9 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 	u32 steps, passed = 0, waiting;
 
 	grant_debtors(t, nr, &whole);
-	if (pass_to_woken(t, nr))
-		return;
 	waiting = cgpu_debtors_of(t, nr);
+	if (pass_to_woken(t, nr, waiting))
+		return;
 	if (waiting == r->members)
 		return;
 	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
@@ -428,7 +428,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	stay_ns = cgpu_rr_stay_ns(t, r);
 	if (stay_ns && stay_ns < *left_ns)
 		*left_ns = stay_ns;
-	return 1u << r->curr | cgpu_rr_beside(t, nr);
+	return 1u << r->curr | cgpu_rr_beside(t, nr, left_ns);
 }
 
 /**

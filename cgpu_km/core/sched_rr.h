@@ -28,7 +28,7 @@ void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
 u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr);
 void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u32 has_work, u64 len_ns);
 void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started);
-u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr);
+u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr, u64 *left_ns);
 s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot);
 u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r);
 u32 cgpu_rr_restless(const struct cgpu_sched *t);

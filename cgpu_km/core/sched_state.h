@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	23	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	24	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -68,6 +68,9 @@ struct cgpu_sched_entity {
 	u64 ts_changed_ns;	/* when its timeslice became another one; 0: never */
 	u64 closed_ns;		/* when it last closed the GPU; 0: never */
 	u64 slept_gpu_ns;	/* gpu_ns when it last fell asleep: what is more is of the work since */
+	u64 probed_ns;		/* when it was last frozen while it may have had the GPU, or came */
+	u64 used_up_ns;		/* when it last used up a timeslice while others waited, as far as that is known */
+	u64 kernel_ns;		/* about the longest by which a kernel of it delayed its freezes lately */
 	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
 	u64 at_work_ns;		/* when so many TSGs worked last */
 	u64 at_work_alone_ns;	/* when a reading without work of high priority counted last */

@@ -169,6 +169,68 @@ def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kerne
     assert resists < other + 0.05
 
 
+def parts_beside(kernel_ms, weights, *loads):
+    """What each has, slot 0 of kernels that run to their end, after the first seconds."""
+    turn = Turn(BURST, slice_ms=9, controls=BOTH, switch_us=205, max_inst=100)
+    ids = [turn.add(weight, channels=1) for weight in weights]
+    sim = DemandGpu(turn, dict(zip(ids, loads, strict=True)), kernel_ns=kernel_ms * MS).run(8000)
+    before, began = [load.got_ns for load in loads], sim.time_ns
+    sim.run(12_000)
+    return [(load.got_ns - had) / (sim.time_ns - began) for load, had in zip(loads, before, strict=True)]
+
+
+@pytest.mark.parametrize(("kernel_ms", "other"), [(12, (19, 10)), (20, (2, 2)), (20, (19, 4.5)), (50, (2, 2))])
+def test_one_with_gaps_that_resists_is_found(kernel_ms, other):
+    """Those with gaps run beside each other, and none was frozen. By timeslices the account gave each a half of the
+    GPU, of which one had 75 % by kernels of 20 ms."""
+    resists, _ = parts_beside(kernel_ms, (50, 50), Steps(kernel_ms, 5), Steps(*other))
+    assert resists < 0.53
+
+
+@pytest.mark.parametrize(
+    ("kernel_ms", "weights", "other"),
+    [
+        (4, (10, 90), (2, 2)),
+        (5, (10, 90), (2, 2)),
+        (5, (50, 50), (2, 2)),
+        (7, (10, 90), (19, 4.5)),
+        (20, (10, 90), (2, 2)),
+        (20, (50, 50), (2, 2)),
+        (100, (10, 90), (19, 4.5)),
+        (100, (90, 10), (19, 10)),
+        (500, (40, 60), (2, 2)),
+    ],
+)
+def test_one_that_resists_has_its_part_of_the_pauses_of_others(kernel_ms, weights, other):
+    """A kernel that began in each pause kept the GPU from the one that woke: 65 % at weights of 10 : 90."""
+    resists, _ = parts_beside(kernel_ms, weights, Load(), Steps(*other))
+    assert weights[0] / 100 - 0.03 < resists < weights[0] / 100 + 0.04
+
+
+@pytest.mark.parametrize("kernel_ms", [5, 8, 20])
+@pytest.mark.parametrize("other", [Load, lambda: Steps(5, 2)])
+def test_of_three_one_that_resists_has_its_third(kernel_ms, other):
+    """Neither what the third one leaves, nor less than its part."""
+    resists, *_ = parts_beside(kernel_ms, (1, 1, 1), Load(), other(), Load(every(7, 1)))
+    assert 0.32 < resists < 0.37
+
+
+def test_others_that_sleep_for_long_leave_it_the_gpu():
+    """By its kernel of 20 ms it delays one that works once a second by little."""
+    resists, other = parts_beside(20, (50, 50), Load(), Load(every(1000, 20)))
+    assert resists > 0.8
+    assert other > 0.0195
+
+
+def test_services_are_not_probed():
+    """Their work is over within a timeslice."""
+    turn = Turn(PREEMPTIVE, slice_ms=9, controls=BOTH, switch_us=205)
+    sim = DemandGpu(turn, {turn.add(channels=1): Load(every(62.5, 5, 7.1 * i)) for i in range(8)}).run(3000)
+    calls = sim.calls
+    sim.run(3000)
+    assert sim.calls == calls
+
+
 @pytest.mark.parametrize("kernel_ms", [20, 100])
 @pytest.mark.parametrize("prio_ratio", [80, 95])
 def test_low_priority_that_resists_is_found_and_kept_back(kernel_ms, prio_ratio):
