@@ -1,34 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""The only module that imports pyroute2: the generic netlink family of cgpu_km/uapi.h.
+"""The generic netlink family of cgpu_km/uapi.h: its messages, and KernelLink over it.
 
-pyroute2 handles sockets, families, acknowledgements and extended acks; attributes.py the attributes. After a reload of
-the module the family has another number: a request that fails with ENOENT is repeated if the number has changed.
+genl.py has the sockets, attributes.py the encoding. After a reload of the module the family has another number: a
+request that fails with ENOENT is repeated if the number has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
-from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
-
-from cgpu_common import listener
 from cgpu_common.attributes import TEXT, U8, U32, U64, Pairs, Table
 from cgpu_common.errors import KernelMissing, KernelRefused
-from cgpu_common.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Attribute, Cmd, G, S
+from cgpu_common.genl import BODY, NLM_F_ACK, NLM_F_DUMP, Failed, Listener, Requests, family_of
+from cgpu_common.kernel_abi import GENL_NAME, GENL_VERSION, A, Attribute, Cmd, G, S
 from cgpu_common.link import Joined
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 from cgpu_common.python import timeout
 
 TIMEOUT_S = 30.0
-_LENGTH = struct.Struct("=I")  # first field of a netlink header
-_BODY = 20  # offset behind the headers of netlink and generic netlink
 
 #: Top-level attributes that only events have.
 EVENT_VALUES = tuple(member.name for member in A if member >= A.PID)
@@ -46,18 +38,11 @@ GPU = _table(G)
 MESSAGE = _table(A, SLOTS=Table({A.SLOT: SLOT.nest()}), SLOT=SLOT, GPU=GPU)
 
 
-class CgpuMsg(genlmsg):  # type: ignore[misc]
-    """genlmsg with `attrs` as pairs of attributes.py."""
+Values = dict[str, Any]  #: of a message's attributes, by name
 
-    def encode(self) -> None:
-        super().encode()
-        self.data += MESSAGE.write(self["attrs"])
-        self.length = self["header"]["length"] = len(self.data)
-        _LENGTH.pack_into(self.data, 0, self.length)
 
-    def decode(self) -> None:
-        super().decode()
-        self["attrs"] = MESSAGE.read(bytes(self.data[self.offset + _BODY : self.offset + self.length]))
+def values_of(message: bytes) -> Values:
+    return dict(MESSAGE.read(message[BODY:]))
 
 
 # ---- values <-> messages ----
@@ -69,15 +54,7 @@ def slot_attrs(slot: SlotWant) -> Pairs:
     return [("GPU", slot.gpu), ("LIMIT", slot.limit), ("HIGHPRIO", int(slot.highprio)), *given]
 
 
-def _message(cmd: Cmd, attrs: Pairs) -> CgpuMsg:
-    msg = CgpuMsg()
-    msg["cmd"] = int(cmd)
-    msg["version"] = GENL_VERSION
-    msg["attrs"] = attrs
-    return msg
-
-
-def message(cmd: Cmd, container_id: str | None = None, cookie: int = 0, slots: Sequence[SlotWant] = ()) -> CgpuMsg:
+def attributes(container_id: str | None = None, cookie: int = 0, slots: Sequence[SlotWant] = ()) -> bytes:
     attrs: Pairs = []
     if container_id is not None:
         attrs.append(("ID", container_id))
@@ -85,20 +62,20 @@ def message(cmd: Cmd, container_id: str | None = None, cookie: int = 0, slots: S
         attrs.append(("COOKIE", cookie))
     if slots:
         attrs.append(("SLOTS", [("SLOT", slot_attrs(slot)) for slot in slots]))
-    return _message(cmd, attrs)
+    return MESSAGE.write(attrs)
 
 
-def set_message(container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> CgpuMsg:
+def set_attributes(container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> bytes:
     slots: Pairs = [
         ("SLOT", [("GPU", gpu), *((attr.name, value) for attr, value in given.items())])
         for gpu, given in values.items()
     ]
-    return _message(Cmd.SET, [("ID", container_id), *([("COOKIE", cookie)] if cookie else []), ("SLOTS", slots)])
+    return MESSAGE.write([("ID", container_id), *([("COOKIE", cookie)] if cookie else []), ("SLOTS", slots)])
 
 
-def gpu_message(index: int, values: Mapping[G, int]) -> CgpuMsg:
+def gpu_attributes(index: int, values: Mapping[G, int]) -> bytes:
     settings = [(attr.name, value) for attr, value in values.items()]
-    return _message(Cmd.SET_GPU, [("GPU", [("INDEX", index), *settings])])
+    return MESSAGE.write([("GPU", [("INDEX", index), *settings])])
 
 
 #: Numbers of messages that are true or false.
@@ -117,51 +94,31 @@ def _container(values: Mapping[str, Any]) -> Container:
     return Container(**plain, dying=bool(values.get("STATE", 0)), slots=slots)
 
 
-def container_of(msg: CgpuMsg) -> Container | None:
-    values = dict(msg["attrs"])
+def container_of(values: Values) -> Container | None:
     return _container(values) if "ID" in values else None
 
 
-def gpu_of(msg: CgpuMsg) -> KernelGpu | None:
-    values = dict(msg["attrs"])
+def gpu_of(values: Values) -> KernelGpu | None:
     return KernelGpu(**_fields(values["GPU"])) if "GPU" in values else None
 
 
-def event_of(msg: CgpuMsg) -> KernelEvent | None:
-    values = dict(msg["attrs"])
+def event_of(values: Values) -> KernelEvent | None:
     if "EVENT" not in values:
         return None
     return KernelEvent(
         kind=values["EVENT"],
         container=_container(values) if "ID" in values else None,
-        gpu=gpu_of(msg),
+        gpu=gpu_of(values),
         values={name.lower(): values[name] for name in EVENT_VALUES if name in values},
     )
 
 
-def refused(error: NetlinkError) -> KernelRefused:
+def refused(error: Failed) -> KernelRefused:
     """With the text of the extended ack, if there is one."""
-    text = str(error.args[1]) if len(error.args) > 1 and error.args[1] else ""
-    number = os.strerror(error.code)
-    return KernelRefused(error.code, f"cgpu_km: {text}" if text and text != number else f"cgpu_km: {number}")
+    return KernelRefused(error.code, f"cgpu_km: {error}")
 
 
 # ---- the link ----
-
-
-async def _open() -> Any:
-    sock = AsyncGenericNetlinkSocket(ext_ack=True)
-    sock.module_err_level = "debug"
-    try:
-        await sock.bind(GENL_NAME, CgpuMsg)
-    except BaseException as error:
-        sock.close()
-        if not isinstance(error, NetlinkError):
-            raise
-        if error.code == errno.ENOENT:
-            raise KernelMissing from error
-        raise refused(error) from error
-    return sock
 
 
 class NetlinkLink:
@@ -172,42 +129,52 @@ class NetlinkLink:
 
     def __init__(self, rcvbuf: int | None = None) -> None:
         self._rcvbuf = rcvbuf  # of events(), bytes; None: the kernel's default
-        self._sock: Any = None
+        self._sock: Requests | None = None
+        self._family = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # of the socket
         self._lock = asyncio.Lock()
 
-    async def _request(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
+    async def _request(self, cmd: Cmd, attrs: bytes, flags: int = NLM_F_ACK) -> list[Values]:
         try:
             async with timeout(TIMEOUT_S), self._lock:
                 try:
-                    return await self._request_once(make, flags)
-                except NetlinkError as error:
+                    return await self._request_once(cmd, attrs, flags)
+                except Failed as error:
                     # No such container, or the module was loaded again and the family has another number.
                     if error.code != errno.ENOENT or not await self._family_changed():
                         raise
-                return await self._request_once(make, flags)
-        except NetlinkError as error:
+                return await self._request_once(cmd, attrs, flags)
+        except Failed as error:
             raise refused(error) from error
         except TimeoutError as error:
             raise KernelRefused(errno.ETIMEDOUT, f"cgpu_km did not answer within {TIMEOUT_S:.0f} s") from error
 
-    async def _request_once(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
+    async def _request_once(self, cmd: Cmd, attrs: bytes, flags: int) -> list[Values]:
         if self._sock is None or self._loop is not asyncio.get_running_loop():
-            self._sock, self._loop = await _open(), asyncio.get_running_loop()
+            await self._open()
+        assert self._sock is not None
         try:
-            request = await self._sock.nlm_request(make(), msg_type=self._sock.prid, msg_flags=NLM_F_REQUEST | flags)
-            return [reply async for reply in request]
-        except NetlinkError:
+            found = await self._sock.request(self._family, cmd, GENL_VERSION, attrs, flags)
+        except Failed:
             raise  # the socket stays usable
         except BaseException:
             self.close()  # a late answer must not be taken for that of the next request
             raise
+        return [values_of(one) for one in found]
+
+    async def _open(self) -> None:
+        self.close()
+        self._sock, self._loop = Requests(), asyncio.get_running_loop()
+        try:
+            self._family, _ = await self._sock.family(GENL_NAME)
+        except BaseException:
+            self.close()
+            raise
 
     async def _family_changed(self) -> bool:
-        before = self._sock.prid
-        self.close()
-        self._sock = await _open()
-        return bool(self._sock.prid != before)
+        before = self._family
+        await self._open()
+        return self._family != before
 
     def close(self) -> None:
         if self._sock is not None:
@@ -215,14 +182,14 @@ class NetlinkLink:
             self._sock = None
 
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
-        for reply in await self._request(lambda: message(Cmd.CREATE, container_id, cookie, slots), NLM_F_ACK):
+        for reply in await self._request(Cmd.CREATE, attributes(container_id, cookie, slots)):
             if (container := container_of(reply)) is not None:
                 return container
         raise KernelRefused(errno.EPROTO, "cgpu_km created a container and did not return it")
 
     async def destroy(self, container_id: str, cookie: int) -> bool:
         try:
-            await self._request(lambda: message(Cmd.DESTROY, container_id, cookie), NLM_F_ACK)
+            await self._request(Cmd.DESTROY, attributes(container_id, cookie))
         except KernelMissing:
             return False
         except KernelRefused as error:
@@ -232,41 +199,36 @@ class NetlinkLink:
         return True
 
     async def set(self, container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> None:
-        await self._request(lambda: set_message(container_id, cookie, values), NLM_F_ACK)
+        await self._request(Cmd.SET, set_attributes(container_id, cookie, values))
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
-        await self._request(lambda: gpu_message(index, values), NLM_F_ACK)
+        await self._request(Cmd.SET_GPU, gpu_attributes(index, values))
 
     async def list(self) -> tuple[Container, ...]:
-        replies = await self._request(lambda: message(Cmd.LIST), NLM_F_DUMP)
+        replies = await self._request(Cmd.LIST, b"", NLM_F_DUMP)
         return tuple(found for reply in replies if (found := container_of(reply)) is not None)
 
     async def gpus(self) -> tuple[KernelGpu, ...]:
-        replies = await self._request(lambda: message(Cmd.GPUS), NLM_F_DUMP)
+        replies = await self._request(Cmd.GPUS, b"", NLM_F_DUMP)
         return tuple(found for reply in replies if (found := gpu_of(reply)) is not None)
 
     async def arrival(self) -> None:
-        with listener.Listener() as events_socket:
+        with Listener() as events_socket:
             while True:
                 try:
-                    sock = await _open()
+                    await family_of(GENL_NAME)
                 except KernelMissing:
                     await events_socket.wait()
                 else:
-                    sock.close()
                     return
 
     async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
         """Raises KernelMissing when the module is unloaded."""
-        with listener.Listener(self._rcvbuf) as events_socket:
-            sock = await _open()
-            events_socket.join(sock.prid, sock.mcast_groups[GENL_MCGRP_EVENTS])
-            sock.close()
+        with Listener(self._rcvbuf) as events_socket:
+            events_socket.join(*await family_of(GENL_NAME))
             if joined is not None:
                 await joined()
             while True:
                 for data in await events_socket.messages():
-                    msg = CgpuMsg(data)
-                    msg.decode()
-                    if (event := event_of(msg)) is not None:
+                    if (event := event_of(values_of(data))) is not None:
                         yield event
