@@ -236,7 +236,17 @@ def wrong_mentions(text: str) -> list[str]:
             call = CALL.fullmatch(span)
             if call and file and file.is_file() and not is_defined(call[1], file.read_text()):
                 wrong.append(f"{name(file)}: {span}")
+        wrong += constants_of_other_files(item)
     return wrong
+
+
+def constants_of_other_files(item: str) -> list[str]:
+    """Names in capitals that are in none of the files that the item names."""
+    spans = re.findall(r"`([^`\n]+)`", item)
+    named = [REPO / span for span in spans if FILE.fullmatch(span)]
+    text = "\n".join(path.read_text() for path in named if path.is_file())
+    constants = [span for span in spans if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+|[A-Z]{4,}", span)]
+    return [span for span in constants if text and not re.search(rf"\b{span}\b", text)]
 
 
 @pytest.mark.parametrize(("page", "least"), CODE_PAGES.items(), ids=lambda v: v if isinstance(v, str) else "")
@@ -250,8 +260,9 @@ def test_a_wrong_mention_is_found():
     here = name(Path(__file__))
     text = (
         f"- `{here}`: `prose()`, `gone()`, `gone/file.c`\n- `gone()` without a file\n| `no/such/folder/` | `{here}` |\n"
+        "- `NO_SUCH_NAME` and `CGPU_POLICIES` of `cgpu_km/uapi.h`\n"
     )
-    assert wrong_mentions(text) == [f"{here}: gone()", "gone/file.c", "no/such/folder/"]
+    assert wrong_mentions(text) == [f"{here}: gone()", "gone/file.c", "no/such/folder/", "NO_SUCH_NAME"]
 
 
 def test_the_tests_that_pages_name_exist() -> None:
