@@ -11,9 +11,9 @@
 #include "admin/attach.h"
 #include "admin/bars.h"
 #include "admin/instance.h"
-#include "core_ref.h"
 #include "intercept/front_file.h"
 #include "intercept/rm_free.h"
+#include "pure/text_parse.h"
 #include "registry.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
@@ -135,19 +135,12 @@ static bool dir_taken(const char *dir)
 
 static int check_request(const struct ckm_create *req, const char **why)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct ckm_container *ct;
 	u32 i, j;
-	int ret;
 
-	*why = "no core module (cgpu_core) is loaded";
-	if (!core)
-		return -ENODEV;
-	ret = core->text.parse_check_id(req->id, strlen(req->id));
-	ckm_core_leave();
 	*why = "an id is 1 to 128 printable characters without blanks, '/' and '=', and not . or ..";
-	if (ret)
-		return ret;
+	if (cgpu_parse_check_id(req->id, strlen(req->id)))
+		return -EINVAL;
 	ct = ckm_container_find(req->id);
 	*why = ct && ct->dying ? "the container with this id ends when its last call has returned: repeat it then"
 			       : "a container with this id is there";
@@ -167,7 +160,6 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 {
 	struct ckm_container *ct = kvzalloc(struct_size(ct, slot, req->slots),
 					    GFP_KERNEL_ACCOUNT);
-	const struct cgpu_core_ops *core;
 	u32 i;
 
 	if (!ct)
@@ -194,11 +186,9 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_WORK(&ct->gone, gone_work);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));
-	core = ckm_core_enter();
-	core->text.parse_dir(ct->id, strlen(ct->id), false, ct->dir);
+	cgpu_parse_dir(ct->id, strlen(ct->id), false, ct->dir);
 	if (dir_taken(ct->dir))
-		core->text.parse_dir(ct->id, strlen(ct->id), true, ct->dir);
-	ckm_core_leave();
+		cgpu_parse_dir(ct->id, strlen(ct->id), true, ct->dir);
 	ct->cookie = req->cookie;
 	while (!ct->cookie)	/* never cgpud's, marked in the upper 16 bits */
 		ct->cookie = get_random_u64() >> 16;

@@ -10,6 +10,7 @@
 #include "admin/proc_stat.h"
 #include "admin/settings.h"
 #include "core_ref.h"
+#include "pure/text_parse.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -20,13 +21,8 @@ static struct ckm_proc_dir *root;
 
 static int parse(const char *text, size_t len, u64 *value, const char **why)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	int ret;
+	int ret = cgpu_parse_u64(text, len, value);
 
-	if (!core)
-		return -ENODEV;
-	ret = core->text.parse_u64(text, len, value);
-	ckm_core_leave();
 	if (ret)
 		*why = "a decimal number, without a unit";
 	return ret;
@@ -129,20 +125,15 @@ static int store_inst_ctl(void *obj, u32 attr, const char *text, size_t len,
 			  const char **why)
 {
 	struct cgpu_inst_cmd *cmd = kzalloc(sizeof(*cmd), GFP_KERNEL);
-	const struct cgpu_core_ops *core;
 	size_t at = 0;
-	int ret = -ENODEV;
+	int ret;
 
 	if (!cmd)
 		return -ENOMEM;
-	core = ckm_core_enter();
-	if (core) {
-		ret = core->text.parse_inst(text, len, cmd, &at);
-		ckm_core_leave();
-		if (ret)
-			pr_notice_ratelimited("inst_ctl: byte %zu is not understood; a size is bytes, without a unit\n",
-					      at);
-	}
+	ret = cgpu_parse_inst(text, len, cmd, &at);
+	if (ret)
+		pr_notice_ratelimited("inst_ctl: byte %zu is not understood; a size is bytes, without a unit\n",
+				      at);
 	if (!ret && cmd->verb == CGPU_VERB_CREATE) {
 		ret = create(cmd);
 	} else if (!ret) {

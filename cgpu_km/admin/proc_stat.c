@@ -10,6 +10,8 @@
 #include "core_ref.h"
 #include "intercept/uvm_late.h"
 #include "intercept/witness.h"
+#include "pure/mem_ledger.h"
+#include "pure/text_format.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "state/container.h"
@@ -133,9 +135,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 int ckm_proc_show_meminfo(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_slot *slot = obj;
-	const struct cgpu_core_ops *core;
 	struct cgpu_pid_mem *pids;
-	u64 left = 0;
+	u64 left;
 	u32 count = 0, room = 0;
 	struct ckm_mem *mem;
 	size_t size;
@@ -154,23 +155,16 @@ int ckm_proc_show_meminfo(struct seq_file *m, void *obj, u32 attr)
 			pids[count++].bytes = mem->core.bytes;
 		}
 	spin_lock(&slot->gpu->lock);
-	core = ckm_core_enter();
-	if (core) {
-		left = core->mem.ledger_free(&slot->ledger);
-		ckm_core_leave();
-	}
+	left = cgpu_ledger_free(&slot->ledger);
 	spin_unlock(&slot->gpu->lock);
 	mutex_unlock(&slot->ct->rm_lock);
 
 	size = 64 + count * 48;
 	text = kvmalloc(size, GFP_KERNEL);
-	core = ckm_core_enter();
-	if (core && pids && text) {
-		count = core->text.format_merge_pids(pids, count);
-		len = core->text.format_meminfo(text, size, left, pids, count);
+	if (pids && text) {
+		count = cgpu_format_merge_pids(pids, count);
+		len = cgpu_format_meminfo(text, size, left, pids, count);
 	}
-	if (core)
-		ckm_core_leave();
 	if (len > 0)
 		seq_write(m, text, len);
 	kvfree(text);
@@ -225,25 +219,23 @@ struct slot_stat {
 	int len, waits_len;
 };
 
-/* -ENODEV: no core. Takes gpu->lock. */
+/* Takes gpu->lock. */
 static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
 {
 	const struct cgpu_core_ops *core;
 
-	s->len = -ENODEV;
 	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
-		s->led = slot->ledger;
-		memcpy(s->used_by, slot->used_by, sizeof(s->used_by));
-		s->len = core->text.format_slot_stat(s->text, sizeof(s->text), &s->led, &s->st,
-						     atomic64_read(&slot->refused_calls));
-		s->waits_len = core->text.format_slot_waits(s->waits, sizeof(s->waits),
-							    &s->st);
 		ckm_core_leave();
 	}
+	s->led = slot->ledger;
+	memcpy(s->used_by, slot->used_by, sizeof(s->used_by));
 	spin_unlock(&slot->gpu->lock);
+	s->len = cgpu_format_slot_stat(s->text, sizeof(s->text), &s->led, &s->st,
+				       atomic64_read(&slot->refused_calls));
+	s->waits_len = cgpu_format_slot_waits(s->waits, sizeof(s->waits), &s->st);
 	return s->len < 0 ? s->len : min(s->waits_len, 0);
 }
 

@@ -5,6 +5,7 @@
 
 #include "admin/settings.h"
 #include "core_ref.h"
+#include "pure/mem_ledger.h"
 #include "registry.h"
 #include "sched/run_state.h"
 #include "state/container.h"
@@ -241,7 +242,6 @@ static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, c
 static void take_over(const struct ckm_slot_values *v, struct cgpu_sched **sched)
 {
 	struct ckm_gpu *gpu = v->slot->gpu;
-	const struct cgpu_core_ops *core;
 
 	swap(gpu->sched, *sched);
 	if (v->given & BIT(CGPU_S_HOST_LIMIT))
@@ -249,9 +249,7 @@ static void take_over(const struct ckm_slot_values *v, struct cgpu_sched **sched
 	if (!(v->given & BIT(CGPU_S_LIMIT)))
 		return;
 	gpu->limits_bytes += v->limit_bytes - v->slot->ledger.limit_bytes;
-	core = ckm_core_enter();
-	core->mem.ledger_set_limit(&v->slot->ledger, v->limit_bytes);
-	ckm_core_leave();
+	cgpu_ledger_set_limit(&v->slot->ledger, v->limit_bytes);
 }
 
 /* Callers that take several locks hold ckm_lock: two of them cannot deadlock. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* The table of operations that the module calls; the only file that sees all parts. */
+/* The table of operations that the module calls; the only file that sees all parts of the core. */
 #include "core_ops.h"
 #include "nv_abi.h"
 
@@ -12,19 +12,9 @@
  */
 static int selftest(void)
 {
-	struct cgpu_ledger led;
-	u64 value;
-	char dir[13];
-
-	cgpu_ledger_init(&led, 100);
-	if (cgpu_ledger_charge(&led, 100) || cgpu_ledger_charge(&led, 1) != -ENOMEM ||
-	    !cgpu_ledger_uncharge(&led, 100) || led.used_bytes != 0)
+	if (cgpu_sched_auto_slice_ns(1000000) != 20000000)
 		return -EINVAL;
-	if (cgpu_parse_u64("12\n", 3, &value) || value != 12 ||
-	    cgpu_parse_u64("-1", 2, &value) != -EINVAL)
-		return -EINVAL;
-	cgpu_parse_dir("0123456789abcdef", 16, false, dir);
-	if (memcmp(dir, "0123456789ab", 13) != 0)
+	if (cgpu_run_word(CGPU_RUN_CHRAM, ~0u) != CGPU_WORD_ABSENT)
 		return -EINVAL;
 	if (cgpu_call_control(CGPU_BRANCH_FIRST, 0) ||
 	    cgpu_call_class(CGPU_BRANCH_FIRST, 0xffffffffu) ||
@@ -74,30 +64,6 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.hold			= cgpu_check_hold,
 		.is_blind		= cgpu_check_is_blind,
 	},
-	.mem = {
-		.ledger_init		= cgpu_ledger_init,
-		.ledger_charge		= cgpu_ledger_charge,
-		.ledger_uncharge	= cgpu_ledger_uncharge,
-		.ledger_set_limit	= cgpu_ledger_set_limit,
-		.ledger_free		= cgpu_ledger_free,
-		.tree_is_live		= cgpu_tree_is_live,
-		.tree_add		= cgpu_tree_add,
-		.tree_pin		= cgpu_tree_pin,
-		.tree_unpin		= cgpu_tree_unpin,
-		.tree_free_begin	= cgpu_tree_free_begin,
-		.tree_free_cancel	= cgpu_tree_free_cancel,
-		.tree_leaf		= cgpu_tree_leaf,
-		.tree_detach		= cgpu_tree_detach,
-		.get			= cgpu_mem_get,
-		.put			= cgpu_mem_put,
-		.quota_view		= cgpu_quota_view,
-		.vidmem_bytes		= cgpu_estimate_vidmem_bytes,
-		.managed_bytes		= cgpu_estimate_managed_bytes,
-		.bar1_bytes		= cgpu_estimate_bar1_bytes,
-		.object_overhead	= cgpu_estimate_object_overhead,
-		.page_tables		= cgpu_estimate_page_tables,
-		.overhead_charge	= cgpu_estimate_overhead_charge,
-	},
 	.nv = {
 		.escape			= cgpu_call_escape,
 		.control		= cgpu_call_control,
@@ -122,15 +88,5 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.share_stays		= cgpu_call_share_stays,
 		.run_word		= cgpu_run_word,
 		.has_pccsr		= cgpu_run_has_pccsr,
-	},
-	.text = {
-		.parse_u64		= cgpu_parse_u64,
-		.parse_inst		= cgpu_parse_inst,
-		.parse_check_id		= cgpu_parse_check_id,
-		.parse_dir		= cgpu_parse_dir,
-		.format_meminfo		= cgpu_format_meminfo,
-		.format_merge_pids	= cgpu_format_merge_pids,
-		.format_slot_stat	= cgpu_format_slot_stat,
-		.format_slot_waits	= cgpu_format_slot_waits,
 	},
 };

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The operations of a core. cgpu_km.ko calls a core through this table only, so that
- * it can be replaced while containers run.
+ * The operations of a core: what is replaced while containers run. cgpu_km.ko calls a core
+ * through this table only. It has charges, objects and text itself (cgpu_km/pure).
  *
- * Trees, memory records, ledgers, effect checks (they have reserved words) and steps are the
- * shell's ABI; only struct cgpu_sched is versioned and migrated. Its layout is private to
- * the core.
+ * Effect checks (they have reserved words) and steps are the shell's records, and part of the
+ * ABI. Only struct cgpu_sched is versioned and migrated. Its layout is private to the core.
  */
 #ifndef CGPU_CORE_OPS_H
 #define CGPU_CORE_OPS_H
 
 #include "env.h"
-#include "mem_estimate.h"
-#include "mem_ledger.h"
-#include "mem_quota.h"
-#include "mem_tree.h"
 #include "nv_answer.h"
 #include "nv_call.h"
 #include "nv_run_word.h"
@@ -22,8 +17,6 @@
 #include "sched_gpu.h"
 #include "sched_stat.h"
 #include "sched_step.h"
-#include "text_format.h"
-#include "text_parse.h"
 
 #define CGPU_CORE_ABI		28	/* of this table and of the shell's records */
 
@@ -77,33 +70,6 @@ struct cgpu_check_ops {
 	bool (*is_blind)(const struct cgpu_check *l);
 };
 
-/* Ledgers, objects, quotas, amounts: mem_*.h. */
-struct cgpu_mem_ops {
-	void (*ledger_init)(struct cgpu_ledger *led, u64 limit_bytes);
-	int (*ledger_charge)(struct cgpu_ledger *led, u64 bytes);
-	bool (*ledger_uncharge)(struct cgpu_ledger *led, u64 bytes);
-	void (*ledger_set_limit)(struct cgpu_ledger *led, u64 limit_bytes);
-	u64 (*ledger_free)(const struct cgpu_ledger *led);
-	bool (*tree_is_live)(const struct cgpu_obj *obj);
-	int (*tree_add)(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent);
-	void (*tree_pin)(struct cgpu_obj *obj);
-	bool (*tree_unpin)(struct cgpu_obj *obj);
-	int (*tree_free_begin)(struct cgpu_obj *obj);
-	void (*tree_free_cancel)(struct cgpu_obj *obj);
-	struct cgpu_obj *(*tree_leaf)(struct cgpu_obj *root);
-	void (*tree_detach)(struct cgpu_tree *tree, struct cgpu_obj *leaf);
-	void (*get)(struct cgpu_mem *mem);
-	bool (*put)(struct cgpu_mem *mem);
-	void (*quota_view)(const struct cgpu_quota_pool *pool, const u64 *used, u32 count,
-			   u32 self, struct cgpu_quota_view *view);
-	u64 (*vidmem_bytes)(u64 size, u32 attr, u32 attr2);
-	u64 (*managed_bytes)(u64 start, u64 end);
-	u64 (*bar1_bytes)(u64 bytes, u64 offset, u64 length);
-	u64 (*object_overhead)(u32 kind, u32 cls);
-	u64 (*page_tables)(u64 bytes);
-	u64 (*overhead_charge)(u64 overhead, u64 limit_bytes);
-};
-
 /* The call table and answers made from it, words of registers: nv_call.h, nv_answer.h,
  * nv_run_word.h.
  */
@@ -134,20 +100,6 @@ struct cgpu_nv_ops {
 	bool (*has_pccsr)(u32 arch, u32 boot_0);
 };
 
-/* The text of /proc: text_parse.h, text_format.h. */
-struct cgpu_text_ops {
-	int (*parse_u64)(const char *text, size_t len, u64 *value);
-	int (*parse_inst)(const char *text, size_t len, struct cgpu_inst_cmd *cmd, size_t *at);
-	int (*parse_check_id)(const char *id, size_t len);
-	void (*parse_dir)(const char *id, size_t len, bool collides, char *dir);
-	int (*format_meminfo)(char *buf, size_t size, u64 free_bytes,
-			      const struct cgpu_pid_mem *pids, u32 count);
-	u32 (*format_merge_pids)(struct cgpu_pid_mem *pids, u32 count);
-	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
-				const struct cgpu_sched_stat *st, u64 refused_calls);
-	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_sched_stat *st);
-};
-
 struct cgpu_core_ops {
 	u32 abi;
 	u32 sched_version;
@@ -159,9 +111,7 @@ struct cgpu_core_ops {
 
 	struct cgpu_sched_ops sched;
 	struct cgpu_check_ops check;
-	struct cgpu_mem_ops mem;
 	struct cgpu_nv_ops nv;
-	struct cgpu_text_ops text;
 };
 
 extern const struct cgpu_core_ops cgpu_core_ops;

@@ -13,6 +13,7 @@
 #include "intercept/rm_alloc_notifier.h"
 #include "intercept/rm_call.h"
 #include "intercept/uvm_managed.h"
+#include "pure/mem_estimate.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -72,16 +73,13 @@ u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
-	const struct cgpu_core_ops *core;
 	u64 bytes;
 	int ret;
 
 	if (!a->slot)
 		return NV_OK;
-	core = ckm_core_enter();
 	/* Of a dup those for mappings are charged at once (charge_range_locked() of rm_map_dma.c). */
-	bytes = core->mem.object_overhead(obj->kind, obj->cls) + (a->is_dup ? 2 : 1) * a->pt_bytes;
-	ckm_core_leave();
+	bytes = cgpu_estimate_object_overhead(obj->kind, obj->cls) + (a->is_dup ? 2 : 1) * a->pt_bytes;
 	obj->gpu = a->slot->gpu->index;
 	a->obj->pt_bytes = a->pt_bytes;
 	mutex_lock(&ct->rm_lock);
@@ -272,15 +270,12 @@ static u32 check_plain(struct ckm_alloc *a)
  */
 u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
 {
-	const struct cgpu_core_ops *core;
 	u64 bytes;
 
 	if (!(flags & NVOS32_ALLOC_FLAGS_SPARSE) &&
 	    flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
 		return 0;
-	core = ckm_core_enter();
-	bytes = core->mem.page_tables(core->mem.vidmem_bytes(size, attr, attr2));
-	ckm_core_leave();
+	bytes = cgpu_estimate_page_tables(cgpu_estimate_vidmem_bytes(size, attr, attr2));
 	return bytes + bytes / 16;
 }
 
@@ -352,8 +347,8 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		if (!p)
 			break;
 		vidmem = core->nv.is_vidmem(get32(p, NV_MEM_ATTR), get32(p, NV_MEM_FLAGS));
-		bytes = core->mem.vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
-					       get32(p, NV_MEM_ATTR2));
+		bytes = cgpu_estimate_vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
+						   get32(p, NV_MEM_ATTR2));
 		a->contiguous = ckm_alloc_is_contiguous(get32(p, NV_MEM_ATTR));
 		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
 			obj->kind = CGPU_KIND_REFUSED;

@@ -3,7 +3,7 @@
 #ifndef CKM_RM_ALLOC_CONTEXT_H
 #define CKM_RM_ALLOC_CONTEXT_H
 
-#include "core/core_ops.h"
+#include "core/nv_row.h"
 
 struct ckm_alloc;
 

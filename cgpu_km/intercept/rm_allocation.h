@@ -5,8 +5,8 @@
 
 #include <linux/types.h>
 
-#include "core/mem_tree.h"
 #include "core/nv_call.h"
+#include "pure/mem_tree.h"
 
 /* What parameters name: of a channel, what it depends on, and then its context share and its address spaces. */
 #define CKM_ALLOC_HELD		(CGPU_DEPS + 3)

@@ -6,12 +6,12 @@
 
 #include "call.h"
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/front_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_export.h"
+#include "pure/mem_tree.h"
 #include "state/container.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
@@ -316,15 +316,12 @@ static u32 choose_handle(struct transfer *t)
 static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *e)
 {
 	struct ckm_slot *slot = ckm_container_slot_of(t->ct, e->gpu);
-	const struct cgpu_core_ops *core;
 
 	if (t->export_file->ct != t->ct && e->kind == CGPU_KIND_SYSMEM)
 		return ckm_mem_charge_host_locked(slot, ckm_mem_host_bytes_locked(e->mem));
 	if (t->export_file->ct != t->ct)
 		return ckm_mem_charge_locked(slot, CKM_MEM_IMPORTED, e->mem->bytes);
-	core = ckm_core_enter();
-	core->mem.get(e->mem);
-	ckm_core_leave();
+	cgpu_mem_get(e->mem);
 	return e->mem;
 }
 

@@ -5,7 +5,6 @@
 
 #include "call.h"
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -13,6 +12,7 @@
 #include "intercept/rm_free.h"
 #include "intercept/rm_os_event.h"
 #include "intercept/rm_view.h"
+#include "pure/mem_tree.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/rm_object.h"
@@ -38,11 +38,7 @@ static void post_free(struct ckm_call *call, u8 *arg)
 /* Mark the object as being freed, which hides all that goes with it, and pin it. */
 static u32 mark_locked(struct cgpu_obj *obj)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	u32 status = core->mem.tree_free_begin(obj) ? NV_ERR_STATE_IN_USE : NV_OK;
-
-	ckm_core_leave();
-	return status;
+	return cgpu_tree_free_begin(obj) ? NV_ERR_STATE_IN_USE : NV_OK;
 }
 
 /* NVOS32's free takes any handle. By it the OS events of a client would stay in the driver. */
@@ -72,23 +68,18 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 static u32 next_dependant(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj **found,
 			  u32 *parent)
 {
-	const struct cgpu_core_ops *core;
 	u32 status = NV_OK;
 
 	mutex_lock(&ct->rm_lock);
 	*found = obj->dependant ? obj->dependant->of : NULL;
 	while (*found && (*found)->dependant)
 		*found = (*found)->dependant->of;
-	if (*found) {
-		core = ckm_core_enter();
-		if (core->mem.tree_is_live((*found)->parent)) {
-			*parent = (*found)->parent->hobject;
-			core->mem.tree_pin(*found);
-		} else {
-			*found = NULL;
-			status = NV_ERR_STATE_IN_USE;
-		}
-		ckm_core_leave();
+	if (*found && cgpu_tree_is_live((*found)->parent)) {
+		*parent = (*found)->parent->hobject;
+		cgpu_tree_pin(*found);
+	} else if (*found) {
+		*found = NULL;
+		status = NV_ERR_STATE_IN_USE;
 	}
 	mutex_unlock(&ct->rm_lock);
 	return status;
@@ -129,13 +120,9 @@ static u32 free_dependants(struct ckm_container *ct, struct cgpu_obj *obj)
 
 static void end(struct ckm_container *ct, struct cgpu_obj *obj, bool removed)
 {
-	const struct cgpu_core_ops *core;
-
 	if (!removed) {
 		mutex_lock(&ct->rm_lock);
-		core = ckm_core_enter();
-		core->mem.tree_free_cancel(obj);
-		ckm_core_leave();
+		cgpu_tree_free_cancel(obj);
 		mutex_unlock(&ct->rm_lock);
 	}
 	ckm_obj_unpin(ct, obj);

@@ -6,7 +6,6 @@
 #include "call.h"
 #include "compat.h"
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/map_name.h"
@@ -14,6 +13,8 @@
 #include "intercept/rm_map.h"
 #include "intercept/rm_shared.h"
 #include "intercept/rm_view.h"
+#include "pure/mem_estimate.h"
+#include "pure/mem_tree.h"
 #include "state/container.h"
 #include "state/quota.h"
 #include "state/rm_maps.h"
@@ -111,17 +112,14 @@ static struct ckm_cpu_map *new_map(struct ckm_call *call, struct ckm_slot *slot,
 {
 	struct ckm_obj *memory = container_of(obj, struct ckm_obj, core);
 	struct ckm_cpu_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
-	const struct cgpu_core_ops *core;
 	const u8 *top = call->top;
 	u64 bytes;
 
 	if (!map || !has_room(call, memory, &bytes))
 		goto err_free;
 	if (slot) {
-		core = ckm_core_enter();
-		map->bytes = core->mem.bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
+		map->bytes = cgpu_estimate_bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
 						  get64(top, NVOS33_LENGTH));
-		ckm_core_leave();
 		if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes))
 			goto err_free;
 	}
@@ -245,23 +243,17 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 static struct ckm_cpu_map *take_locked(struct ckm_container *ct, u32 client, u32 memory, u64 at)
 {
 	const struct ckm_map_name name = { at, client, 0, memory };
-	const struct cgpu_core_ops *core;
 	struct ckm_cpu_map *found;
 	struct rb_node *node;
-	bool live;
 
 	lockdep_assert_held(&ct->rm_lock);
 	node = rb_find_first(&name, &ct->cpu_maps, compare_name);
 	if (!node)
 		return NULL;
 	found = rb_entry(node, struct ckm_cpu_map, node);
-	core = ckm_core_enter();
-	live = core->mem.tree_is_live(&found->memory->core);
-	if (live)
-		core->mem.tree_pin(&found->memory->core);
-	ckm_core_leave();
-	if (!live)
+	if (!cgpu_tree_is_live(&found->memory->core))
 		return NULL;
+	cgpu_tree_pin(&found->memory->core);
 	rb_erase(&found->node, &ct->cpu_maps);
 	list_del(&found->of);
 	found->memory->cpu_map_count--;

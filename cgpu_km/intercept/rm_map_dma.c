@@ -11,6 +11,7 @@
 #include "intercept/map_name.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map_dma.h"
+#include "pure/mem_tree.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -234,7 +235,6 @@ static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *t
 		get64(top, NVOS47_DMA_OFFSET), get32(top, NVOS_H_ROOT),
 		get32(top, NVOS47_H_DEVICE), get32(top, NVOS47_H_DMA),
 	};
-	const struct cgpu_core_ops *core;
 	struct ckm_dma_map *map;
 	struct rb_node *node;
 
@@ -246,9 +246,7 @@ static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *t
 	rb_erase(&map->node, &ct->dma_maps);
 	list_del(&map->of);
 	ct->maps--;
-	core = ckm_core_enter();
-	core->mem.tree_pin(&map->memory->core);
-	ckm_core_leave();
+	cgpu_tree_pin(&map->memory->core);
 	return map;
 }
 

@@ -11,6 +11,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_free.h"
 #include "intercept/rm_vid_heap.h"
+#include "pure/mem_estimate.h"
 #include "state/container.h"
 #include "state/rm_object.h"
 #include "state/slot.h"
@@ -60,7 +61,7 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	bool vidmem = core->nv.is_vidmem(attr, flags);
-	u64 bytes = core->mem.vidmem_bytes(size, attr, attr2);
+	u64 bytes = cgpu_estimate_vidmem_bytes(size, attr, attr2);
 	u32 status;
 
 	ckm_core_leave();

@@ -13,6 +13,7 @@
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
 #include "intercept/witness.h"
+#include "pure/mem_estimate.h"
 #include "state/container.h"
 #include "state/memory.h"
 
@@ -58,11 +59,7 @@ static int charge_tables(struct ckm_backing *backing, u64 more)
  */
 static int charge_uvm_tables(struct ckm_backing *backing)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	u64 bytes = core->mem.page_tables(0);
-
-	ckm_core_leave();
-	return charge_tables(backing, bytes);
+	return charge_tables(backing, cgpu_estimate_page_tables(0));
 }
 
 /* Whether the call may allocate or free video memory, of page tables, channels or

@@ -7,9 +7,9 @@
 #include <linux/slab.h>
 
 #include "compat.h"
-#include "core_ref.h"
 #include "intercept/backing_file.h"
 #include "intercept/uvm_managed.h"
+#include "pure/mem_estimate.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -132,8 +132,7 @@ static void drop(struct managed *m)
 /* Bytes to charge for the addresses in @at to @end that no later mapping has taken over. Takes
  * from @steps; meaningless when none is left.
  */
-static u64 own_bytes_locked(const struct managed *m, const struct cgpu_core_ops *core, u64 at,
-			    u64 end, u32 *steps)
+static u64 own_bytes_locked(const struct managed *m, u64 at, u64 end, u32 *steps)
 {
 	const u64 first = at;
 	struct interval_tree_node *node;
@@ -147,30 +146,27 @@ static u64 own_bytes_locked(const struct managed *m, const struct cgpu_core_ops 
 		if (container_of(node, struct managed, range)->seq <= m->seq)
 			continue;
 		if (node->start > at)
-			bytes += core->mem.managed_bytes(at, node->start);
+			bytes += cgpu_estimate_managed_bytes(at, node->start);
 		at = max_t(u64, at, node->last + 1);
 		if (at >= end)
 			return bytes;
 	}
-	return bytes + core->mem.managed_bytes(at, end);
+	return bytes + cgpu_estimate_managed_bytes(at, end);
 }
 
 static u64 bytes_left_locked(const struct managed *m, struct mm_struct *mm)
 {
-	const struct cgpu_core_ops *core;
 	struct vm_area_struct *vma;
 	u32 steps = RECOUNT_STEPS;
 	u64 bytes = 0;
 
-	core = ckm_core_enter();
 	for (vma = find_vma(mm, m->start); vma && vma->vm_start < m->end && steps;
 	     vma = find_vma(mm, vma->vm_end)) {
 		steps--;
 		if (vma->vm_file == m->file)
-			bytes += own_bytes_locked(m, core, max_t(u64, vma->vm_start, m->start),
+			bytes += own_bytes_locked(m, max_t(u64, vma->vm_start, m->start),
 						  min_t(u64, vma->vm_end, m->end), &steps);
 	}
-	ckm_core_leave();
 	/* Two pieces in one block count the block twice: never raise the charge. */
 	return steps ? min(bytes, m->bytes) : m->bytes;
 }
@@ -336,7 +332,6 @@ static struct ckm_managed_space *space_of(struct ckm_backing *backing)
 static struct managed *alloc_managed(struct ckm_backing *backing, const struct vm_area_struct *vma)
 {
 	struct ckm_managed_space *space = space_of(backing);
-	const struct cgpu_core_ops *core;
 	struct managed *m = NULL;
 
 	if (space)
@@ -357,9 +352,7 @@ static struct managed *alloc_managed(struct ckm_backing *backing, const struct v
 	m->end = vma->vm_end;
 	m->range.start = m->start;
 	m->range.last = m->end - 1;
-	core = ckm_core_enter();
-	m->bytes = core->mem.managed_bytes(m->start, m->end);
-	ckm_core_leave();
+	m->bytes = cgpu_estimate_managed_bytes(m->start, m->end);
 	return m;
 }
 

@@ -7,10 +7,10 @@
 #include "call.h"
 #include "compat.h"
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/uvm_range.h"
+#include "pure/mem_estimate.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -129,7 +129,6 @@ struct ckm_uvm_range *ckm_uvm_range_charge(struct ckm_call *call, u32 kind, u64 
 {
 	struct ckm_container *ct = call->backing->ct;
 	struct ckm_uvm_range *range = kzalloc(sizeof(*range), GFP_KERNEL_ACCOUNT);
-	const struct cgpu_core_ops *core;
 	bool charged;
 
 	if (!range)
@@ -140,9 +139,7 @@ struct ckm_uvm_range *ckm_uvm_range_charge(struct ckm_call *call, u32 kind, u64 
 	range->host_bytes = EXTERNAL_BYTES;
 	if (kind == CKM_UVM_POOL) {
 		range->host_bytes = max_t(u64, length, POOL_LEAST);
-		core = ckm_core_enter();
-		range->pt_bytes = core->mem.page_tables(length);
-		ckm_core_leave();
+		range->pt_bytes = cgpu_estimate_page_tables(length);
 	}
 	mutex_lock(&ct->rm_lock);
 	charged = charge_locked(call, range);

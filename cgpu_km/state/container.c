@@ -3,7 +3,7 @@
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
-#include "core_ref.h"
+#include "pure/text_parse.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -148,13 +148,8 @@ bool ckm_container_shares(struct ckm_container *a, struct ckm_container *b)
 
 int ckm_container_set_ipc(struct ckm_container *ct, const char *name, size_t len)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	int ret = -ENODEV;
+	int ret = len ? cgpu_parse_check_id(name, len) : 0;
 
-	if (core) {
-		ret = len ? core->text.parse_check_id(name, len) : 0;
-		ckm_core_leave();
-	}
 	if (ret)
 		return ret;
 	spin_lock(&ipc_lock);

@@ -13,7 +13,10 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
-#include "core/core_ops.h"
+#include "core/nv_row.h"
+#include "pure/mem_ledger.h"
+#include "pure/mem_quota.h"
+#include "pure/mem_tree.h"
 #include "state/mem_kind.h"
 #include "uapi.h"
 

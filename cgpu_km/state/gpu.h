@@ -14,6 +14,7 @@
 #include "core/core_ops.h"
 #include "core/nv_abi.h"
 #include "driver/driver.h"
+#include "pure/mem_quota.h"
 
 struct ckm_container;
 struct ckm_slot;

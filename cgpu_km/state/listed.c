@@ -4,8 +4,9 @@
 #include <linux/lockdep.h>
 #include <linux/moduleparam.h>
 
-#include "core/core_ops.h"
 #include "core/nv_abi.h"
+#include "core/nv_row.h"
+#include "pure/mem_tree.h"
 #include "state/listed.h"
 
 /* A process with CUDA has up to three clients, a device of each GPU in each, eight OS events and

@@ -6,8 +6,10 @@
 #include <linux/slab.h>
 
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "driver/driver.h"
+#include "pure/mem_estimate.h"
+#include "pure/mem_ledger.h"
+#include "pure/mem_tree.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -19,14 +21,11 @@
 
 static int charge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
-	const struct cgpu_core_ops *core;
 	u64 used, limit;
 	int ret;
 
 	spin_lock(&slot->gpu->lock);
-	core = ckm_core_enter();
-	ret = core->mem.ledger_charge(&slot->ledger, bytes);
-	ckm_core_leave();
+	ret = cgpu_ledger_charge(&slot->ledger, bytes);
 	if (ret)
 		ckm_events_refused_locked(slot, bytes, slot->ledger.used_bytes, false);
 	else
@@ -59,12 +58,8 @@ void ckm_mem_no_room(struct ckm_slot *slot, const struct cgpu_mem *mem)
 
 static void uncharge(struct ckm_slot *slot, enum ckm_mem_kind kind, u64 bytes)
 {
-	const struct cgpu_core_ops *core;
-
 	spin_lock(&slot->gpu->lock);
-	core = ckm_core_enter();
-	WARN_ON_ONCE(!core->mem.ledger_uncharge(&slot->ledger, bytes));
-	ckm_core_leave();
+	WARN_ON_ONCE(!cgpu_ledger_uncharge(&slot->ledger, bytes));
 	slot->used_by[kind] -= bytes;
 	if (slot->removed)
 		slot->gpu->ended_bytes -= bytes;
@@ -149,30 +144,18 @@ void ckm_slot_mems_end(struct ckm_slot *slot)
 
 struct cgpu_mem *ckm_mem_get_locked(struct ckm_container *ct, struct cgpu_mem *mem)
 {
-	const struct cgpu_core_ops *core;
-
 	lockdep_assert_held(&ct->rm_lock);
-	if (!mem)
-		return NULL;
-	core = ckm_core_enter();
-	core->mem.get(mem);
-	ckm_core_leave();
+	if (mem)
+		cgpu_mem_get(mem);
 	return mem;
 }
 
 void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem)
 {
-	const struct cgpu_core_ops *core;
 	struct cgpu_mem *under;
-	bool last;
 
 	lockdep_assert_held(&ct->rm_lock);
-	for (; mem; mem = under) {
-		core = ckm_core_enter();
-		last = core->mem.put(mem);
-		ckm_core_leave();
-		if (!last)
-			return;
+	for (; mem && cgpu_mem_put(mem); mem = under) {
 		under = container_of(mem, struct ckm_mem, core)->under;
 		give_back(ct, container_of(mem, struct ckm_mem, core));
 	}
@@ -264,10 +247,7 @@ int ckm_mem_take_id_locked(struct ckm_slot *slot, struct cgpu_mem *mem, enum cgp
 
 void ckm_mem_keep_locked(struct cgpu_mem *mem, struct cgpu_mem *under)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-
-	core->mem.get(under);
-	ckm_core_leave();
+	cgpu_mem_get(under);
 	container_of(mem, struct ckm_mem, core)->under = under;
 }
 
@@ -288,16 +268,13 @@ int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 byte
 
 static int set_overhead_locked(struct ckm_slot *slot, u64 overhead)
 {
-	const struct cgpu_core_ops *core;
 	struct cgpu_mem *mem;
 	u64 limit, used, bytes;
 	int ret = 0;
 
 	lockdep_assert_held(&slot->ct->rm_lock);
 	ckm_slot_limits(slot, &limit, &used);
-	core = ckm_core_enter();
-	bytes = core->mem.overhead_charge(overhead, limit);
-	ckm_core_leave();
+	bytes = cgpu_estimate_overhead_charge(overhead, limit);
 	if (slot->overhead_mem && bytes) {
 		ret = ckm_mem_correct_locked(slot, slot->overhead_mem, bytes);
 	} else if (slot->overhead_mem) {
@@ -385,10 +362,5 @@ u64 ckm_bytes_of(struct ckm_container *ct, struct cgpu_obj *memory)
 
 u64 ckm_page_tables_of(struct ckm_container *ct, struct cgpu_obj *memory)
 {
-	u64 bytes = ckm_bytes_of(ct, memory);
-	const struct cgpu_core_ops *core = ckm_core_enter();
-
-	bytes = core->mem.page_tables(bytes);
-	ckm_core_leave();
-	return bytes;
+	return cgpu_estimate_page_tables(ckm_bytes_of(ct, memory));
 }

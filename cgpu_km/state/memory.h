@@ -7,7 +7,8 @@
 #include <linux/list.h>
 #include <linux/types.h>
 
-#include "core/core_ops.h"
+#include "pure/mem_quota.h"
+#include "pure/mem_tree.h"
 #include "state/mem_kind.h"
 
 struct ckm_container;
@@ -95,7 +96,7 @@ void ckm_mem_keep_locked(struct cgpu_mem *mem, struct cgpu_mem *under);
 int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes);
 /* Add @more to, or subtract @less from, the estimate of what the driver keeps in video
  * memory for the slot's objects in addition to their own size. Only the part above an
- * allowance is charged (core/mem_estimate.c). 0; -ENOMEM: over the limit, nothing
+ * allowance is charged (pure/mem_estimate.c). 0; -ENOMEM: over the limit, nothing
  * changed. Callers hold rm_lock; takes gpu->lock.
  */
 int ckm_slot_overhead_locked(struct ckm_slot *slot, u64 more);

@@ -4,8 +4,8 @@
 #include <linux/slab.h>
 
 #include "core/nv_abi.h"
-#include "core_ref.h"
 #include "driver/driver.h"
+#include "pure/mem_quota.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/notify.h"
@@ -114,7 +114,6 @@ static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 		.total = kinds[kind].sessions ? READ_ONCE(*kinds[kind].sessions) : gpu->quota[kind],
 		.floor_pct = READ_ONCE(quota_floor_pct),
 	};
-	const struct cgpu_core_ops *core;
 	struct cgpu_sched_view sched;
 	u64 used[CGPU_SLOTS];
 	u32 i;
@@ -126,9 +125,7 @@ static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 	ckm_gpu_view_locked(gpu, &sched);
 	/* Under burst max_inst counts parts of the GPU's time, and there are no more slots. */
 	pool.max_inst = min_t(u32, sched.max_inst, CGPU_SLOTS);
-	core = ckm_core_enter();
-	core->mem.quota_view(&pool, used, CGPU_SLOTS, slot->sched_id, view);
-	ckm_core_leave();
+	cgpu_quota_view(&pool, used, CGPU_SLOTS, slot->sched_id, view);
 }
 
 static void say_refused(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount, u64 has,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Resources of which a GPU has a fixed amount and the driver allocates without a limit:
- * ids of channels and of channel groups, BAR1, sessions of video engines. core/mem_quota.c
+ * ids of channels and of channel groups, BAR1, sessions of video engines. pure/mem_quota.c
  * divides them among the containers.
  */
 #ifndef CKM_QUOTA_H
 #define CKM_QUOTA_H
 
-#include "core/mem_quota.h"
+#include "pure/mem_quota.h"
 
 struct ckm_gpu;
 struct ckm_slot;

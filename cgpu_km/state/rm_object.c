@@ -6,7 +6,7 @@
 #include <linux/slab.h>
 
 #include "core/nv_abi.h"
-#include "core_ref.h"
+#include "pure/mem_tree.h"
 #include "state/container.h"
 #include "state/gone.h"
 #include "state/gpu.h"
@@ -86,60 +86,35 @@ struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 o
 	return obj;
 }
 
-/* As find_name(), but NULL also for one that is not LIVE. */
-static struct cgpu_obj *find_live(const struct cgpu_core_ops *core, struct ckm_container *ct,
-				  u32 client, u32 object)
-{
-	struct cgpu_obj *obj = find_name(ct, client, object);
-
-	return obj && core->mem.tree_is_live(obj) ? obj : NULL;
-}
-
 struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object)
 {
-	const struct cgpu_core_ops *core;
-	struct cgpu_obj *obj;
+	struct cgpu_obj *obj = ckm_obj_find_locked(ct, client, object);
 
-	lockdep_assert_held(&ct->rm_lock);
-	core = ckm_core_enter();
-	obj = find_live(core, ct, client, object);
-	ckm_core_leave();
-	return obj;
+	return obj && cgpu_tree_is_live(obj) ? obj : NULL;
 }
 
-static int add(const struct cgpu_core_ops *core, struct ckm_container *ct, struct ckm_obj *obj,
-	       struct cgpu_obj *parent)
+int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *core, struct cgpu_obj *parent)
 {
+	struct ckm_obj *obj = container_of(core, struct ckm_obj, core);
 	int ret;
 
+	lockdep_assert_held(&ct->rm_lock);
 	/* A parent that is being removed with its file takes no children. */
-	if (parent && !core->mem.tree_is_live(parent))
+	if (parent && !cgpu_tree_is_live(parent))
 		return -EINVAL;
-	ret = core->mem.tree_add(&ct->tree, &obj->core, parent);
+	ret = cgpu_tree_add(&ct->tree, core, parent);
 	if (ret)
 		return ret;
 	/* Found by others from here on, so after the tree. */
 	ret = rhashtable_lookup_insert_fast(&ct->objs, &obj->node, names);
 	if (!ret) {
-		core->mem.tree_pin(&obj->core);
-		ckm_listed_take_locked(ct, ckm_listed_kind(&obj->core));
+		cgpu_tree_pin(core);
+		ckm_listed_take_locked(ct, ckm_listed_kind(core));
 		return 0;
 	}
-	core->mem.tree_detach(&ct->tree, &obj->core);
-	obj->core.state = CGPU_OBJ_PENDING;
+	cgpu_tree_detach(&ct->tree, core);
+	core->state = CGPU_OBJ_PENDING;
 	return ret == -EEXIST ? ret : -ENOMEM;
-}
-
-int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj *parent)
-{
-	const struct cgpu_core_ops *core;
-	int ret;
-
-	lockdep_assert_held(&ct->rm_lock);
-	core = ckm_core_enter();
-	ret = add(core, ct, container_of(obj, struct ckm_obj, core), parent);
-	ckm_core_leave();
-	return ret;
 }
 
 /* ---- end ---- */
@@ -301,13 +276,10 @@ static void leave_space_locked(struct ckm_container *ct, struct ckm_obj *obj)
 static void release_leaf_locked(struct ckm_container *ct, struct ckm_obj *obj)
 {
 	struct cgpu_obj *leaf = &obj->core;
-	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&ct->rm_lock);
 	rhashtable_remove_fast(&ct->objs, &obj->node, names);
-	core = ckm_core_enter();
-	core->mem.tree_detach(&ct->tree, leaf);
-	ckm_core_leave();
+	cgpu_tree_detach(&ct->tree, leaf);
 	ckm_listed_give_locked(ct, ckm_listed_kind(leaf));
 	unschedule(ct, obj);
 	list_del_init(&obj->bound);
@@ -332,7 +304,6 @@ void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj)
 /* One step. True: @root is out. Caller has @root pinned, or in the tree and kept there by rm_lock. */
 static bool remove_some_locked(struct ckm_container *ct, struct cgpu_obj *root)
 {
-	const struct cgpu_core_ops *core;
 	u32 budget = REMOVE_STEP;
 	struct cgpu_obj *leaf;
 	struct ckm_obj *obj;
@@ -344,9 +315,7 @@ static bool remove_some_locked(struct ckm_container *ct, struct cgpu_obj *root)
 	/* Hides all of it between the steps: nothing can be found in it, or added to it. */
 	root->state = CGPU_OBJ_FREEING;
 	while (budget) {
-		core = ckm_core_enter();
-		leaf = core->mem.tree_leaf(root);
-		ckm_core_leave();
+		leaf = cgpu_tree_leaf(root);
 		obj = container_of(leaf, struct ckm_obj, core);
 		if (!forget_maps_locked(ct, obj, &budget))
 			return false;
@@ -394,43 +363,34 @@ bool ckm_objs_have_room_locked(struct ckm_container *ct)
 
 struct cgpu_obj *ckm_obj_pin(struct ckm_container *ct, u32 client, u32 object)
 {
-	const struct cgpu_core_ops *core;
 	struct cgpu_obj *obj;
 
 	mutex_lock(&ct->rm_lock);
-	core = ckm_core_enter();
-	obj = find_live(core, ct, client, object);
+	obj = ckm_obj_live_locked(ct, client, object);
 	if (obj)
-		core->mem.tree_pin(obj);
-	ckm_core_leave();
+		cgpu_tree_pin(obj);
 	mutex_unlock(&ct->rm_lock);
 	return obj;
 }
 
 bool ckm_obj_is_owned(struct ckm_container *ct, u64 owner, u32 client, u32 object)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();	/* an RCU read section */
 	struct cgpu_obj *obj;
 	bool owns;
 
+	rcu_read_lock();
 	obj = find_name(ct, client, object);
-	owns = obj && obj->owner == owner && core->mem.tree_is_live(obj);
-	ckm_core_leave();
+	owns = obj && obj->owner == owner && cgpu_tree_is_live(obj);
+	rcu_read_unlock();
 	return owns;
 }
 
 void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj)
 {
-	const struct cgpu_core_ops *core;
-	bool last;
-
 	if (!obj)
 		return;
 	mutex_lock(&ct->rm_lock);
-	core = ckm_core_enter();
-	last = core->mem.tree_unpin(obj);
-	ckm_core_leave();
-	if (last)	/* it was removed while it was pinned */
+	if (cgpu_tree_unpin(obj))	/* it was removed while it was pinned */
 		ckm_obj_free(container_of(obj, struct ckm_obj, core));
 	mutex_unlock(&ct->rm_lock);
 }

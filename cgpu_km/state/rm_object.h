@@ -11,7 +11,7 @@
 #include <linux/rhashtable-types.h>
 #include <linux/types.h>
 
-#include "core/core_ops.h"
+#include "pure/mem_tree.h"
 
 struct ckm_container;
 struct ckm_gpu;

@@ -3,8 +3,8 @@
 #include <linux/kernel.h>
 #include <linux/slab.h>
 
-#include "core/mem_tree.h"
 #include "core/nv_abi.h"
+#include "pure/mem_tree.h"
 #include "state/rm_tables.h"
 
 struct ckm_space *ckm_space_alloc(void)

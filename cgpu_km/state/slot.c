@@ -5,6 +5,7 @@
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "pure/mem_ledger.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -120,7 +121,6 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 		 const char **why)
 {
 	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
 	u64 limit;
 	int ret;
 
@@ -138,9 +138,7 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 	ret = add_to_sched(slot, req, cookie, why);
 	if (ret)
 		goto out;
-	core = ckm_core_enter();
-	core->mem.ledger_init(&slot->ledger, limit);
-	ckm_core_leave();
+	cgpu_ledger_init(&slot->ledger, limit);
 	gpu->slot[slot->sched_id] = slot;
 	gpu->limits_bytes += limit;
 	if (!slot->granted_weight)
@@ -177,7 +175,6 @@ void ckm_slot_remove(struct ckm_slot *slot)
 
 void ckm_slot_less_locked(struct ckm_slot *slot)
 {
-	const struct cgpu_core_ops *core;
 	u64 limit = slot->ledger.used_bytes;
 
 	lockdep_assert_held(&slot->gpu->lock);
@@ -186,9 +183,7 @@ void ckm_slot_less_locked(struct ckm_slot *slot)
 	if (!slot->ended || limit >= slot->ledger.limit_bytes)
 		return;
 	slot->gpu->limits_bytes -= slot->ledger.limit_bytes - limit;
-	core = ckm_core_enter();
-	core->mem.ledger_set_limit(&slot->ledger, limit);
-	ckm_core_leave();
+	cgpu_ledger_set_limit(&slot->ledger, limit);
 }
 
 void ckm_slot_end(struct ckm_slot *slot)

@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-#include "core/core_ops.h"
+#include "core/nv_row.h"
 
 struct ckm_gpu;
 struct ckm_slot;

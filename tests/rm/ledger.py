@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the module keeps of a container's objects, memory, mappings and OS events: its own core, compiled, and the few
-lines around it of cgpu_km/intercept and cgpu_km/state as Python.
+"""What the module keeps of a container's objects, memory, mappings and OS events: its own tree and charges, compiled,
+and the few lines around them of cgpu_km/intercept and cgpu_km/state as Python.
 
 The names in comments are the module's functions that a method stands for.
 """

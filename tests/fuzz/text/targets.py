@@ -18,7 +18,7 @@ sys.path.insert(0, str(REPO / "tests/soak"))
 import record  # noqa: E402
 
 RUNTIME = REPO / "cgpud/runtime"
-CORE = REPO / "cgpu_km/core"
+PURE = REPO / "cgpu_km/pure"
 BUILD = REPO / "build/fuzz"
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-g", "-O1")
 UNITS = "stat::number_of_executed_units:"  # of libFuzzer's output: the inputs tried
@@ -66,7 +66,7 @@ TARGETS = (
     ),
     Target(
         "parse",
-        (CORE / "text_parse.c", CORE / "text_sha256.c", CORE / "mem_ledger.c"),
+        (PURE / "text_parse.c", PURE / "text_sha256.c", PURE / "mem_ledger.c"),
         (
             *("create ", "destroy ", " gpu=", " memsize=", " weight=", " ceiling=", " highprio=1", " cookie=0x"),
             *("1048576", ",", "0"),

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from targets import CORE, HERE, RUNTIME, TARGETS, Target
+from targets import HERE, PURE, RUNTIME, TARGETS, Target
 
 
 def play(target: Target, tmp_path: Path, *sources: Path) -> subprocess.CompletedProcess[str]:
@@ -27,8 +27,8 @@ def test_every_input_holds(target: Target, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "source", "check", "instead"),
     [
-        ("parse", CORE / "text_parse.c", "if (*count >= CGPU_PARSE_GPUS)", "if (0)"),
-        ("parse", CORE / "text_parse.c", "while (!at_end(c) && is_id_char(", "while (is_id_char("),
+        ("parse", PURE / "text_parse.c", "if (*count >= CGPU_PARSE_GPUS)", "if (0)"),
+        ("parse", PURE / "text_parse.c", "while (!at_end(c) && is_id_char(", "while (is_id_char("),
         ("json", RUNTIME / "json_scan.c", "if (end - p < 4)", "if (0)"),
         ("json", RUNTIME / "json_scan.c", "&& s.str.len < size)", ")"),
         ("cmdline", RUNTIME / "cmdline.c", "c->ids++;", ";"),

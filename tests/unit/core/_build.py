@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""The core's own C files, compiled for user space and called through cffi.
+"""The C files of cgpu_km/core and cgpu_km/pure, compiled for user space and called through cffi.
 
 No declaration is written twice: the cdef is what the preprocessor makes of the headers.
 UBSan is always on; CGPU_ASAN=1 adds ASan (see test_asan.py). Built once per content of the
@@ -18,7 +18,7 @@ from pathlib import Path
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parents[3]
-CORE = ROOT / "cgpu_km" / "core"
+CORE, PURE = (ROOT / "cgpu_km" / name for name in ("core", "pure"))
 BUILD = ROOT / "build" / "core"
 SIMULATED = [Path(__file__).with_name(name) for name in ("demand.c", "checked.c")]  # GPUs of the tests
 
@@ -36,12 +36,15 @@ typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t
 
 
 def sources() -> list[Path]:
-    """Every file of the core; core_main.c is the module around it."""
-    return sorted(p for p in CORE.glob("*.c") if p.name != "core_main.c")
+    """Every file; core_main.c is the module around the core."""
+    return sorted(p for p in [*CORE.glob("*.c"), *PURE.glob("*.c")] if p.name != "core_main.c")
 
 
 def headers() -> list[Path]:
-    return [ROOT / "cgpu_km" / "uapi.h", *sorted(p for p in CORE.glob("*.h") if p.name != "env.h")]
+    return [
+        ROOT / "cgpu_km" / "uapi.h",
+        *sorted(p for p in [*CORE.glob("*.h"), *PURE.glob("*.h")] if p.name != "env.h"),
+    ]
 
 
 def simulated_headers() -> list[Path]:

@@ -15,7 +15,7 @@ from cffi import FFI
 KM = ROOT / "cgpu_km"
 STUBS = Path(__file__).with_name("shellpart.h")
 #: Headers that are what they are in the module too; others are empty.
-REAL = ("core/", "sched/freeze.h", "sched/timeslice.h", "state/gone.h")
+REAL = ("core/", "pure/", "sched/freeze.h", "sched/timeslice.h", "state/gone.h")
 
 
 def struct_of(header: str, name: str, *numbers: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""The rules of the core's source, executable."""
+"""The rules of the source of cgpu_km/core and cgpu_km/pure, executable."""
 
 import hashlib
 import re
@@ -10,14 +10,17 @@ import _build
 import pytest
 from corelib import C, ffi
 
-FILES = sorted([*_build.CORE.glob("*.c"), *_build.CORE.glob("*.h")])
+FOLDERS = {"core": _build.CORE, "pure": _build.PURE}
+FILES = sorted(path for folder in FOLDERS.values() for path in folder.glob("*.[ch]"))
 PURE = [p for p in FILES if p.name != "core_main.c"]
 NUMBERS = {"nv_abi.h", "nv_call.c", "nv_branch.c"}  # tables of the driver's numbers
 
 # A file's part is the first word of its name; policies are rules of the scheduler.
 PARTS = {"policy": "sched"}
-# Which parts a part may use; core_ops, the table of them all, may use each.
+# Which parts a part may use; core_ops, the table of the core's, may use each. Those of pure/, in another module, use
+# the core's numbers and structs only (test_purity.py).
 USES = {"text": {"mem", "sched"}, "mem": {"nv"}, "sched": set(), "nv": set()}
+HOMES = {"text": "pure", "mem": "pure", "sched": "core", "nv": "core", "core": "core", "env": "core"}
 
 
 def part(name):
@@ -26,8 +29,9 @@ def part(name):
 
 
 def included(path):
-    """The core's headers that @path includes, without env.h, which all include."""
-    return set(re.findall(r'^\s*#\s*include\s+"(\w+\.h)"', path.read_text(), re.M)) - {"env.h"}
+    """The headers of both folders that @path includes, without env.h, which all include."""
+    found = set(re.findall(r'^\s*#\s*include\s+"(?:\.\./core/)?(\w+\.h)"', path.read_text(), re.M))
+    return found - {"env.h"}
 
 
 #: Macros with arguments: the rows of a table.
@@ -86,10 +90,11 @@ def test_file(path):
 
 
 @pytest.mark.parametrize("path", [p for p in PURE if p.name != "env.h"], ids=lambda p: p.name)
-def test_includes_only_the_core(path):
+def test_includes_its_own_folder_and_the_core(path):
     text = path.read_text()
     for name in re.findall(r"^\s*#\s*include\s+(\S+)", text, re.M):
-        assert name == '"../uapi.h"' or (_build.CORE / name.strip('"')).exists(), name
+        header = (path.parent / name.strip('"')).resolve()
+        assert name == '"../uapi.h"' or (header.exists() and header.parent in (path.parent, _build.CORE)), name
     assert "__KERNEL__" not in text
 
 
@@ -99,8 +104,9 @@ def test_includes_its_own_part_and_those_below(path):
     assert {name for name in included(path) if part(name) not in USES[mine] | {mine}} == set()
 
 
-def test_every_file_belongs_to_a_part():
+def test_every_file_belongs_to_a_part_and_is_in_its_folder():
     assert {p.name for p in PURE if part(p.name) not in USES} == {"core_ops.c", "core_ops.h", "env.h"}
+    assert [p.name for p in PURE if p.parent != FOLDERS[HOMES[part(p.name)]]] == []
 
 
 @pytest.mark.parametrize(("caller", "used"), sorted(callees().items()), ids=lambda v: v if isinstance(v, str) else "")

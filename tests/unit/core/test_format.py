@@ -88,6 +88,7 @@ def test_stat_is_what_the_contract_lists(values):
     sessions = [kind + end for kind in ("nvdec", "nvenc", "nvjpg", "ofa") for end in ("", "_floor", "_left")]
     assert names[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs", *used, *sessions]
     assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns", "throttled_ns"]
+    assert [lib.cgpu_wait_below_ns(n) for n in range(18)] == [100_000 << n for n in range(18)], "the core's buckets"
     assert lines[-1] == "throttled_ns 17"
 
 

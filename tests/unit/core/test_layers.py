@@ -13,7 +13,7 @@ import pytest
 TREE = Path(__file__).resolve().parents[3] / "cgpu_km"
 
 # Lowest first; "" is the base, the files of cgpu_km/ itself.
-LAYERS = ["core", "", "driver", "state", "sched", "intercept", "admin", "main.c"]
+LAYERS = ["core", "pure", "", "driver", "state", "sched", "intercept", "admin", "main.c"]
 LINES = 500
 
 # What cgpu_km.ko exports to the modules of cores: declared for both sides of the module
@@ -39,6 +39,11 @@ def is_core(name):
     return name.startswith("core/")
 
 
+def is_pure(name):
+    """Compiled in user space too: without a lock, and without a header of the module but uapi.h."""
+    return name.startswith(("core/", "pure/"))
+
+
 def code(text):
     """Without comments and the contents of strings."""
     text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
@@ -60,7 +65,11 @@ def upward(files):
         for header in includes(name, text, files)
         if header not in files | GENERATED
         or (header == EXPORTS and name not in EXPORTERS)
-        or (layer(header) > layer(name) and not (is_core(name) and header in ("uapi.h", EXPORTS)))
+        or (
+            layer(header) > layer(name)
+            and not (is_pure(name) and header == "uapi.h")
+            and not (is_core(name) and header == EXPORTS)
+        )
     ]
 
 
@@ -144,7 +153,7 @@ def without_opening(files):
             continue
         first, second = [*text.splitlines(), "", ""][:2]
         fine = first == "// SPDX-License-Identifier: MIT OR GPL-2.0-only" and re.fullmatch(r"/\*( .+)?", second)
-        if not fine or not (is_core(name) or re.fullmatch(r"/\* [A-Z].+\. .*lock.*\. \*/", second)):
+        if not fine or not (is_pure(name) or re.fullmatch(r"/\* [A-Z].+\. .*lock.*\. \*/", second)):
             wrong.append(name)
     return wrong
 
@@ -209,6 +218,8 @@ def test_a_tree_that_keeps_the_rules_is_found_good():
         (upward, "state/gpu.h", '#include "admin/proc.h"\n', "state/gpu.h includes admin/proc.h"),
         (upward, "state/gpu.h", '#include "gone.h"\n', "state/gpu.h includes gone.h"),
         (upward, "core/sched_config.c", '#include "registry.h"\n', "core/sched_config.c includes registry.h"),
+        (upward, "core/sched_config.c", '#include "../pure/mem.h"\n', "core/sched_config.c includes pure/mem.h"),
+        (upward, "pure/mem.c", '#include "registry.h"\n', "pure/mem.c includes registry.h"),
         (upward, "call.c", '#include "core_link.h"\n', "call.c includes core_link.h"),
         (cycles, "state/gpu.h", '#include "state/slot.h"\n', "state/gpu"),
         (foreign, "state/slot.c", "extern int ckm_gpu(void);\n", "state/slot.c declares ckm_gpu"),
@@ -225,5 +236,11 @@ def test_a_tree_that_keeps_the_rules_is_found_good():
     ],
 )
 def test_a_tree_that_breaks_a_rule_is_found(rule, path, text, found):
-    headers = {"registry.h": "", "core_link.h": "", "admin/proc.h": "", "state/slot.h": '#include "state/gpu.h"\n'}
+    headers = {
+        "registry.h": "",
+        "pure/mem.h": "",
+        "core_link.h": "",
+        "admin/proc.h": "",
+        "state/slot.h": '#include "state/gpu.h"\n',
+    }
     assert found in rule({**GOOD, **headers, path: text})

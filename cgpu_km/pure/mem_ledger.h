@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Memory accounting of one slot (container x GPU), in bytes. Caller serialises. */
-#ifndef CGPU_CORE_MEM_LEDGER_H
-#define CGPU_CORE_MEM_LEDGER_H
+#ifndef CGPU_PURE_MEM_LEDGER_H
+#define CGPU_PURE_MEM_LEDGER_H
 
-#include "env.h"
+#include "../core/env.h"
 
 /* Part of the shell's ABI: survives a change of core, so it has room to grow. */
 struct cgpu_ledger {

@@ -2,8 +2,8 @@
 /* What an object costs of video memory before the driver has given any. */
 #include "mem_estimate.h"
 
-#include "nv_abi.h"
-#include "nv_call.h"
+#include "../core/nv_abi.h"
+#include "../core/nv_call.h"
 
 #define KIB	1024ull
 #define MIB	(1024ull * KIB)

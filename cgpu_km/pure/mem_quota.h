@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Resources of which a card has a fixed number, divided among containers. Caller serialises. */
-#ifndef CGPU_CORE_MEM_QUOTA_H
-#define CGPU_CORE_MEM_QUOTA_H
+#ifndef CGPU_PURE_MEM_QUOTA_H
+#define CGPU_PURE_MEM_QUOTA_H
 
-#include "env.h"
+#include "../core/env.h"
 
 enum cgpu_quota_kind {
 	CGPU_QUOTA_CHANNELS,	/* channel ids */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* What an allocation, a mapping or an object takes of the card: the amounts that are charged. */
-#ifndef CGPU_CORE_MEM_ESTIMATE_H
-#define CGPU_CORE_MEM_ESTIMATE_H
+#ifndef CGPU_PURE_MEM_ESTIMATE_H
+#define CGPU_PURE_MEM_ESTIMATE_H
 
-#include "env.h"
+#include "../core/env.h"
 
 u64 cgpu_estimate_vidmem_bytes(u64 size, u32 attr, u32 attr2);	/* U64_MAX on overflow */
 u64 cgpu_estimate_managed_bytes(u64 start, u64 end);

@@ -12,10 +12,10 @@
  * freeing marks the root alone and what is below it is judged by its ancestors, and each
  * object counts the pins of all that would go with it. Ancestors are CGPU_TREE_DEPTH at most.
  */
-#ifndef CGPU_CORE_MEM_TREE_H
-#define CGPU_CORE_MEM_TREE_H
+#ifndef CGPU_PURE_MEM_TREE_H
+#define CGPU_PURE_MEM_TREE_H
 
-#include "env.h"
+#include "../core/env.h"
 
 #define CGPU_NO_GPU		0xffffffffu
 

@@ -178,7 +178,7 @@ int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_sched_stat 
 	for (i = 0; i < CGPU_WAIT_BUCKETS; i++) {
 		below += wait->bucket[i];
 		put_text(&w, "wait_lt_");
-		put_u64(&w, cgpu_wait_below_ns(i));
+		put_u64(&w, (u64)CGPU_WAIT_FIRST_NS << i);
 		put_line(&w, " ", below);
 	}
 	put_line(&w, "waits ", wait->count);

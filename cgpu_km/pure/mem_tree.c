@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The tree of RM objects of a container, as the driver keeps it. */
 #include "mem_tree.h"
-#include "nv_call.h"
+#include "../core/nv_call.h"
 
 static bool is_memory(const struct cgpu_obj *obj)
 {

@@ -2,12 +2,12 @@
 /* Typed state -> text of /proc reads, into the caller's buffer. Every function
  * returns the number of bytes written, or -ENOSPC if they do not fit.
  */
-#ifndef CGPU_CORE_TEXT_FORMAT_H
-#define CGPU_CORE_TEXT_FORMAT_H
+#ifndef CGPU_PURE_TEXT_FORMAT_H
+#define CGPU_PURE_TEXT_FORMAT_H
 
-#include "env.h"
+#include "../core/env.h"
 #include "mem_ledger.h"
-#include "sched_stat.h"
+#include "../core/sched_stat.h"
 
 struct cgpu_pid_mem {
 	u32 pid;

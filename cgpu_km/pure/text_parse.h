@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Text of /proc writes -> typed values. Input need not be NUL terminated. */
-#ifndef CGPU_CORE_TEXT_PARSE_H
-#define CGPU_CORE_TEXT_PARSE_H
+#ifndef CGPU_PURE_TEXT_PARSE_H
+#define CGPU_PURE_TEXT_PARSE_H
 
-#include "env.h"
+#include "../core/env.h"
 
 #define CGPU_PARSE_ID_MAX	128
 #define CGPU_PARSE_GPUS		32
