@@ -15,8 +15,8 @@ from cgpu_common.output import flush, out
 from cgpu_common.proc import Paths
 
 from . import collect
+from .cells import or_dash
 from .columns import printable, shorten
-from .overview import or_dash
 from .render import mib
 from .status import Wanted
 from .terminal import width

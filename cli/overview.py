@@ -3,59 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from cgpu_common import figures
 from cgpu_common.figures import document
-from cgpu_common.model import MIB, Card, KernelGpu, Slot, slot_state
+from cgpu_common.model import MIB, Card, KernelGpu, Slot
 
-from .columns import Column, bar, folded, natural_width, printable, table
+from . import cells
+from .cells import grid, or_dash
+from .columns import Column, folded, natural_width, printable, table
 from .render import gpu_json as tree_json
-from .render import ids_of, mib, percent
+from .render import mib
 from .view import View
 
 SCHEMA_VERSION = 1
 DRAINING = "draining: new slices are refused on this node until cgpu uncordon"
 PROCESSES_SHOWN = 8  # of a container
-UUID_SHOWN = 12
-BAR = 12
 WIDE = 130  # from here on compute and memory are one table, and names are shortened for it
 
-GPU_COLUMNS = (
-    Column("GPU", right=True),
-    Column("NAME", least=8, tail=False),
-    Column("UUID", drop=2),
-    Column("POLICY"),
-    Column("SLICE", right=True, drop=4),
-    Column("FREE", right=True),
-    Column("INST", right=True, drop=1),
-    Column("MEMORY MiB", right=True),
-    Column("UTIL", right=True),
-    Column("TEMP", right=True, drop=3),
-    Column("POWER", right=True, drop=3),
-)
-SLOT_COLUMNS = (Column("GPU", right=True), Column("CONTAINER"), Column("NAME", least=8))
-COMPUTE_COLUMNS = (
-    Column("WEIGHT", right=True),
-    Column("ALLOWED", right=True),
-    Column("GOT", right=True),
-    Column("10s", right=True, drop=3),
-    Column("WAIT", right=True, drop=2),
-    Column("P99", right=True, drop=2),
-    Column("THROT", right=True, drop=1),
-    Column("STATE"),
-)
-MEMORY_COLUMNS = (
-    Column("MEMORY MiB", right=True),
-    Column("", drop=1),
-    Column("PEAK", right=True, drop=2),
-    Column("REFUSED", right=True),
-    Column("CALLS", right=True),
-)
+GPU_NAMES = ("gpu", "name", "uuid", "policy", "slice", "free", "inst", "memory", "util", "temp", "power")
+NAMED = ("gpu", "container", "name")
+COMPUTE = ("weight", "allowed", "got", "10s", "wait", "p99", "throt", "state")
+MEMORY = ("memory", "bar", "peak", "refused", "calls")
 PROCESS_COLUMNS = (
-    *SLOT_COLUMNS,
+    *(cells.SLOT[name].column for name in NAMED),
     Column("PID", right=True),
     Column("MiB", right=True),
     Column("SM", right=True, drop=2),
@@ -64,111 +36,40 @@ PROCESS_COLUMNS = (
 )
 
 
-def or_dash(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.0f}{unit}"
-
-
-def duration(us: float | None) -> str:
-    """Microseconds with a unit that keeps it short."""
-    if us is None:
-        return "-"
-    if us < 1000:
-        return f"{us:.0f}us"
-    if us < 1e6:
-        return f"{us / 1000:.1f}ms" if us < 100_000 else f"{us / 1000:.0f}ms"
-    return f"{us / 1e6:.2f}s"
-
-
-def slice_text(slice_us: int) -> str:
-    return "-" if not slice_us else f"{slice_us / 1000:g}ms"
-
-
-def gpu_row(view: View, gpu: KernelGpu) -> list[str]:
-    own = view.sensors_of(gpu)
-    total = view.total_bytes(gpu)
-    power = None if own.power_mw is None else own.power_mw / 1000
-    return [
-        str(gpu.index),
-        view.card_name(gpu).removeprefix("NVIDIA "),
-        gpu.uuid[:UUID_SHOWN],
-        gpu.facts.name,
-        slice_text(gpu.slice_us),
-        f"{gpu.free_weight}/{gpu.max_inst}",
-        str(view.instances(gpu)),
-        f"{mib(gpu.used)}/{mib(total) if total else '?'}",
-        or_dash(own.utilization_pct, "%"),
-        or_dash(own.temperature_c, "C"),
-        or_dash(power, "W"),
-    ]
-
-
-def _slot_cells(view: View, slot: Slot, ids: Mapping[str, str]) -> list[str]:
-    return [str(slot.gpu), ids[slot.id], view.title(slot) or "-"]
-
-
-def _compute_cells(view: View, gpu: KernelGpu, slot: Slot) -> list[str]:
-    rates, guess = view.rates_of(slot), gpu.facts.estimated
-    return [
-        f"{slot.weight}{'hp' if slot.highprio else ''}",
-        percent(view.allowed_pct(slot)),
-        percent(rates.share_got_pct, guess),
-        percent(rates.share_got_10s_pct, guess),
-        duration(rates.wait_per_turn_us),
-        duration(rates.wait_p99_us),
-        or_dash(rates.throttled_pct, "%"),
-        slot_state(gpu, slot),
-    ]
-
-
-def _memory_cells(slot: Slot) -> list[str]:
-    part = slot.used / slot.limit if slot.limit else 0.0
-    return [
-        f"{mib(slot.used)}/{mib(slot.limit)}",
-        bar(part, BAR),
-        mib(slot.stat.get("peak_bytes", slot.used)),
-        str(slot.stat.get("refused_allocs", 0)),
-        str(slot.stat.get("refused_calls", 0)),
-    ]
-
-
-def _process_rows(view: View, gpu: KernelGpu, slot: Slot, ids: Mapping[str, str]) -> list[list[str]]:
+def _process_rows(view: View, gpu: KernelGpu, slot: Slot) -> list[list[str]]:
     there = sorted(slot.pids, key=lambda one: (-one[1], one[0]))
+    own = [cells.SLOT[name].text(view, gpu, slot) for name in NAMED]
     rows = []
     for pid, size in there[:PROCESSES_SHOWN]:
         sm, memory = view.use_of(gpu, pid)
         used = [or_dash(sm, "%"), or_dash(memory, "%")]
-        rows.append([*_slot_cells(view, slot, ids), str(pid), mib(size), *used, printable(view.comm.get(pid, "-"))])
+        rows.append([*own, str(pid), mib(size), *used, printable(view.comm.get(pid, "-"))])
     if more := there[PROCESSES_SHOWN:]:
         rest = mib(sum(size for _, size in more))
-        rows.append([*_slot_cells(view, slot, ids), "-", rest, "-", "-", f"and {len(more)} more"])
+        rows.append([*own, "-", rest, "-", "-", f"and {len(more)} more"])
     return rows
 
 
 def gpu_lines(view: View, width: int | None) -> list[str]:
-    return table(GPU_COLUMNS, [gpu_row(view, gpu) for gpu in view.snapshot.gpus], width)
+    return table(*grid(cells.GPU, GPU_NAMES, [(view, gpu) for gpu in view.snapshot.gpus]), width)
+
+
+def places(view: View) -> list[tuple[View, KernelGpu, Slot]]:
+    return [(view, gpu, slot) for gpu in view.snapshot.gpus for slot in gpu.slots]
 
 
 def slot_lines(view: View, width: int | None) -> list[str]:
     """One table if it fits, else one of compute and one of memory."""
-    ids = ids_of(view.snapshot)
-    slots = [(gpu, slot) for gpu in view.snapshot.gpus for slot in gpu.slots]
-    named = [_slot_cells(view, slot, ids) for _, slot in slots]
-    compute = [_compute_cells(view, gpu, slot) for gpu, slot in slots]
-    memory = [_memory_cells(slot) for _, slot in slots]
-    columns = (*SLOT_COLUMNS, *COMPUTE_COLUMNS, *MEMORY_COLUMNS)
-    rows = [[*one, *two, *three] for one, two, three in zip(named, compute, memory, strict=True)]
+    columns, rows = grid(cells.SLOT, (*NAMED, *COMPUTE, *MEMORY), places(view))
     if width is None or width >= WIDE or natural_width(columns, rows) <= width:
         return table(columns, rows, width)
-    kept = [place for place, one in enumerate(COMPUTE_COLUMNS) if one.head != "WAIT"]  # the percentile is more useful
-    few = [[*a, *(b[place] for place in kept)] for a, b in zip(named, compute, strict=True)]
-    first = table((*SLOT_COLUMNS, *(COMPUTE_COLUMNS[place] for place in kept)), few, width)
-    second = table((*SLOT_COLUMNS, *MEMORY_COLUMNS), [[*a, *b] for a, b in zip(named, memory, strict=True)], width)
-    return [*first, "", *second]
+    kept = [name for name in COMPUTE if name != "wait"]  # the percentile is more useful
+    first, second = (grid(cells.SLOT, (*NAMED, *names), places(view)) for names in (kept, MEMORY))
+    return [*table(*first, width), "", *table(*second, width)]
 
 
 def process_lines(view: View, width: int | None) -> list[str]:
-    ids = ids_of(view.snapshot)
-    rows = [row for gpu in view.snapshot.gpus for slot in gpu.slots for row in _process_rows(view, gpu, slot, ids)]
+    rows = [row for place in places(view) for row in _process_rows(*place)]
     return table(PROCESS_COLUMNS, rows, width) if rows else []
 
 

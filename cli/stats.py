@@ -16,47 +16,23 @@ from cgpu_common.model import KernelGpu, Slot
 from cgpu_common.output import flush, out, versioned
 from cgpu_common.proc import Paths
 
-from . import collect
+from . import cells, collect
 from .admin import as_json_option, pass_paths
-from .columns import Column, table
+from .cells import grid, memory_pct
+from .columns import table
 from .complete import container_words
-from .overview import container_json, duration
-from .render import NO_PIDS, ids_of, mib, percent
+from .overview import container_json, places
 from .terminal import width
 from .view import SORTS, View, chosen
 
-COLUMNS = (
-    Column("CONTAINER ID"),
-    Column("NAME", least=8),
-    Column("GPU", right=True),
-    Column("GPU %", right=True),
-    Column("ALLOWED", right=True),
-    Column("WAIT P99", right=True, drop=3),
-    Column("MEM USAGE / LIMIT", right=True),
-    Column("MEM %", right=True),
-    Column("REFUSED", right=True, drop=1),
-    Column("PIDS", right=True),
-)
+NAMES = ("container", "name", "gpu", "got", "allowed", "p99", "use", "use_pct", "refused", "pids")
+CHANGED: dict[str, dict[str, Any]] = {
+    "container": {"head": "CONTAINER ID"},
+    "got": {"head": "GPU %"},
+    "p99": {"head": "WAIT P99", "drop": 3},
+    "refused": {"drop": 1},
+}
 CLEAR = "\x1b[H\x1b[J"
-
-
-def _memory_pct(slot: Slot) -> float | None:
-    return 100 * slot.used / slot.limit if slot.limit else None
-
-
-def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
-    return [
-        shown_id,
-        view.title(slot) or "-",
-        str(slot.gpu),
-        percent(view.rates_of(slot).share_got_pct),
-        percent(view.allowed_pct(slot)),
-        duration(view.rates_of(slot).wait_p99_us),
-        f"{mib(slot.used)}MiB / {mib(slot.limit)}MiB",
-        percent(_memory_pct(slot)),
-        str(slot.stat.get("refused_allocs", 0)),
-        str(len(slot.pids) or NO_PIDS),
-    ]
 
 
 #: Of a container in cgpu-smi --json.
@@ -66,18 +42,16 @@ KEPT = ("id", "name", "pod", "namespace", "refused_allocs",
 
 def _json(view: View, gpu: KernelGpu, slot: Slot) -> dict[str, Any]:
     data = container_json(view, gpu, slot)
-    memory = {"used_bytes": slot.used, "limit_bytes": slot.limit, "used_pct": rounded(_memory_pct(slot))}
+    memory = {"used_bytes": slot.used, "limit_bytes": slot.limit, "used_pct": rounded(memory_pct(slot))}
     rest = {"gpu": gpu.index, "memory": memory, "process_count": len(slot.pids)}
     return versioned({name: data[name] for name in KEPT} | rest)
 
 
 def text(view: View, as_json: bool, columns: int | None) -> str:
     """A table, or a line of JSON for each container and GPU."""
-    slots = [(gpu, slot) for gpu in view.snapshot.gpus for slot in gpu.slots]
     if as_json:
-        return "\n".join(json.dumps(_json(view, gpu, slot)) for gpu, slot in slots)
-    ids = ids_of(view.snapshot)
-    return "\n".join(table(COLUMNS, [_row(view, slot, ids[slot.id]) for _, slot in slots], columns))
+        return "\n".join(json.dumps(_json(*place)) for place in places(view))
+    return "\n".join(table(*grid(cells.SLOT, NAMES, places(view), **CHANGED), columns))
 
 
 @click.command("stats", cls=Command)

@@ -7,17 +7,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cgpu_common.model import Slot, slot_state
+from cgpu_common.model import Slot
 
+from . import cells
+from .cells import Cell, grid, or_dash
 from .columns import Column, cut, folded, printable, table
-from .overview import GPU_COLUMNS, drift_lines, duration, gpu_row, or_dash, process_lines, title
-from .render import ids_of, mib, percent
+from .overview import GPU_NAMES, drift_lines, places, process_lines, title
+from .render import mib, percent
 from .view import SORTS, View
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 KEPT = 120  # figures of a sparkline
 SPARK = 20
 SCALES = (5, 10, 25, 50, 100)
+UTIL = Column("UTIL, LAST READINGS", drop=3)
 GOT_HEAD = "GOT, LAST READINGS"  # with the percentage of a whole block
 FILTER_MOST = 64
 HELP = "? help  q quit  s sort  / find  g GPU  p procs  o pods  t history"
@@ -34,11 +37,11 @@ KEYS = (
     ("space", "pause, on and off"),
 )
 COLUMNS = (
-    ("ALLOWED", "most while all that have the GPU open have work; -: no limit"),
+    ("ALLOWED", cells.SLOT["allowed"].legend),
     ("GOT, 10s", "part of the last second and of ten in which it could run; -: not measured"),
     ("GOT, UP TO", "the last readings; a whole block is that percentage"),
-    ("P99", "99 of 100 waits for a turn were shorter"),
-    ("REFUSED", "allocations over the limit"),
+    ("P99", cells.SLOT["p99"].legend),
+    ("REFUSED", cells.SLOT["refused"].legend),
 )
 ENTER, ESCAPE, BACKSPACE = ("\r", "\n"), "\x1b", ("\x7f", "\b")
 
@@ -182,24 +185,15 @@ def visible(view: View, state: State) -> View:
     return replace(view, snapshot=replace(view.snapshot, gpus=tuple(gpus)), whole=view.whole or view.snapshot)
 
 
-GPUS = (
-    *(replace(one, drop={"UUID": 1, "INST": 2}.get(one.head, one.drop)) for one in GPU_COLUMNS),
-    Column("UTIL, LAST READINGS", drop=3),
-)
-SLOTS = (
-    Column("GPU", right=True),
-    Column("CONTAINER", drop=2),
-    Column("NAME", least=12),
-    Column("WEIGHT", right=True, drop=4),
-    Column("ALLOWED", right=True),
-    Column("GOT", right=True),
-    Column("10s", right=True),
-    Column("P99", right=True, drop=3),
-    Column(GOT_HEAD, drop=5),
-    Column("MEMORY MiB", right=True),
-    Column("REFUSED", right=True, drop=1),
-    Column("STATE"),
-)
+GPUS = {"uuid": {"drop": 1}, "inst": {"drop": 2}}
+SLOTS = ("gpu", "container", "label", "weight", "allowed", "got", "10s", "p99", "spark", "memory", "refused", "state")
+CHANGED = {
+    "container": {"drop": 2},
+    "weight": {"drop": 4},
+    "10s": {"drop": 0},
+    "p99": {"drop": 3},
+    "refused": {"drop": 1},
+}
 
 
 def _help_lines(width: int, height: int) -> list[str]:
@@ -297,41 +291,23 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
     if state.help:
         return _help_lines(width, height)
     shown = visible(view, state)
-    ids = ids_of(view.snapshot)
-    rows = [[*gpu_row(shown, gpu), spark(series.get(gpu.index, ()), SPARK, plain)] for gpu in shown.snapshot.gpus]
+    own = {"spark": Cell(UTIL, lambda view, gpu: spark(series.get(gpu.index, ()), SPARK, plain))}
+    gpus = [(shown, gpu) for gpu in shown.snapshot.gpus]
     lines = [
         cut(title(view) + ("   PAUSED" if state.paused else "") + ("   DRAINING" if view.draining else ""), width),
         "",
-        *table(GPUS, rows, width),
+        *table(*grid(cells.GPU | own, (*GPU_NAMES, "spark"), gpus, **GPUS), width),
     ]
     lines += [cut("  " + line, width) for line in drift_lines(shown)]
     if state.history:
         return _screen(state, lines, *_history_lines(shown, series, width, plain), width, height)
     if state.pods:
         return _screen(state, lines, *_pod_lines(shown, series, width, plain), width, height)
-    trails = {
-        (gpu.index, slot.id): series.get((gpu.index, slot.id), ()) for gpu in shown.snapshot.gpus for slot in gpu.slots
-    }
+    trails = {(gpu.index, slot.id): series.get((gpu.index, slot.id), ()) for _, gpu, slot in places(shown)}
     most = scale(trails.values(), SPARK)
-    slots = [
-        [
-            str(gpu.index),
-            ids[slot.id],
-            shown.title(slot) or shown.labels[slot.id],
-            f"{slot.weight}{'hp' if slot.highprio else ''}",
-            percent(shown.allowed_pct(slot)),
-            percent(shown.rates_of(slot).share_got_pct),
-            percent(shown.rates_of(slot).share_got_10s_pct),
-            duration(shown.rates_of(slot).wait_p99_us),
-            spark(trails[gpu.index, slot.id], SPARK, plain, most),
-            f"{mib(slot.used)}/{mib(slot.limit)}",
-            str(slot.stat.get("refused_allocs", 0)),
-            slot_state(gpu, slot),
-        ]
-        for gpu in shown.snapshot.gpus
-        for slot in gpu.slots
-    ]
-    body, heads = _scrolled(_scaled(SLOTS, most), slots, width)
+    got = Column(f"GOT, UP TO {most}%", drop=5)
+    own = {"spark": Cell(got, lambda view, gpu, slot: spark(trails[gpu.index, slot.id], SPARK, plain, most))}
+    body, heads = _scrolled(*grid(cells.SLOT | own, SLOTS, places(shown), **CHANGED), width)
     if state.processes and (found := process_lines(shown, width)):
         body += ["", *found]
     return _screen(state, lines, body, heads, width, height)

@@ -14,6 +14,7 @@ from cgpu_common.share import allowed_pct
 from .columns import printable
 from .names import GpuNames, Named, by_name, choose, choose_gpu, labels
 from .rates import Key, Rates
+from .render import ids_of
 
 Drift = Sequence[Mapping[str, Any]]
 
@@ -72,6 +73,11 @@ class View:
         """namespace/pod/name, those that are known; "": none is."""
         names = self.names_of(slot)
         return printable("/".join(filter(None, (names.namespace, names.pod, names.name))))
+
+    @cached_property
+    def ids(self) -> Mapping[str, str]:
+        """Each container's id as far as it is shown."""
+        return ids_of(self.whole or self.snapshot)
 
     @cached_property
     def labels(self) -> Mapping[str, str]:

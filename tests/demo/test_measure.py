@@ -12,7 +12,7 @@ import host as demo
 import pytest
 from measure import Progress, rate, whole_rounds, works_at
 
-from cgpu_cli import overview
+from cgpu_cli import cells, overview
 
 
 def test_whole_rounds() -> None:
@@ -84,5 +84,5 @@ def test_the_readme_has_what_the_demo_prints() -> None:
     assert len(steps) > 3
     assert [one for one in steps if f'"{one}' not in sources] == []
     (heads,) = (line.split() for line in lines if line.split()[:2] == ["GPU", "CONTAINER"])
-    columns = (*overview.SLOT_COLUMNS, *overview.COMPUTE_COLUMNS, *overview.MEMORY_COLUMNS)
-    assert heads == " ".join(one.head for one in columns).split()
+    names = (*overview.NAMED, *overview.COMPUTE, *overview.MEMORY)
+    assert heads == " ".join(cells.SLOT[name].column.head for name in names).split()

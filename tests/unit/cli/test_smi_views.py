@@ -28,7 +28,7 @@ from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import collect, columns, monitor, overview, query, rates, sensors, topview
+from cgpu_cli import cells, collect, columns, monitor, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
 from cgpu_cli.view import SORTS, View, chosen
 from cgpu_common import proc
@@ -617,10 +617,15 @@ def test_the_start_imports_no_screen() -> None:
 
 
 def test_the_overview_has_every_column_in_its_help(cli: Cli) -> None:
-    text = cli.smi("--help").stdout
-    heads = {column.head for column in (*overview.GPU_COLUMNS, *overview.COMPUTE_COLUMNS, *overview.MEMORY_COLUMNS)}
-    named = heads - {"", "GPU", "NAME", "UUID", "POLICY", "MEMORY MiB", "PEAK"}
-    assert all(head in text for head in named)
+    text = " ".join(cli.smi("--help").stdout.split())
+    shown = [cells.GPU[name] for name in overview.GPU_NAMES]
+    shown += [cells.SLOT[name] for name in (*overview.COMPUTE, *overview.MEMORY)]
+    plain = {"", "GPU", "NAME", "UUID", "POLICY"}
+    heads = {one.column.head.removesuffix(" MiB") for one in shown} - plain
+    assert [head for head in heads if head not in text] == []
+    assert [one.legend for one in shown if one.legend not in text] == []
+    unsaid = {one.column.head for one in shown if not one.legend}
+    assert unsaid == plain | {"UTIL", "TEMP", "POWER", "STATE"}
 
 
 def test_a_value_does_not_outlive_its_source(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,7 +660,7 @@ def test_a_value_does_not_outlive_its_source(node: Tree, monkeypatch: pytest.Mon
 )
 def test_neighbouring_durations_have_the_same_unit(us: float | None, text: str) -> None:
     """50.6ms stood beside 0.10s."""
-    assert overview.duration(us) == text
+    assert cells.duration(us) == text
 
 
 @settings(deadline=None, max_examples=30)

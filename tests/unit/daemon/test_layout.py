@@ -36,7 +36,7 @@ LAYERS = {
         cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.facts cgpu_cli.checks cgpu_cli.containerd
         cgpu_cli.engines cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact cgpu_cli.ways cgpu_cli.fleet cgpu_cli.full
-        cgpu_cli.inspected
+        cgpu_cli.inspected cgpu_cli.cells
     """,
     "outside": """
         cgpu_common.accepting
