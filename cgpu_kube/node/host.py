@@ -78,8 +78,7 @@ class HostGpu:
 
 
 DRAINED = (
-    "the node is drained, and refuses every start until `cgpu uncordon`, or until the installer has replaced the "
-    "module"
+    "the node is drained, and refuses every start until `cgpu uncordon`, or until the installer has replaced the module"
 )
 
 

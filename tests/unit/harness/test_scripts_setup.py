@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """scripts/setup of a checkout that was moved or copied: its Python environment is that of the old place."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -12,6 +11,10 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 FILES = ("scripts/setup", "scripts/debian-archive", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
 PACKAGES = ("apt-get", "dpkg-query")  # nothing is installed by a test
+
+#: What the stamps have: of the function that lays the links, and of the lists of packages.
+INPUTS = """eval "$(sed -n '/^link_product()/,/^}/p' scripts/setup)"
+{ declare -f link_product && cat scripts/requirements.txt pyproject.toml; } | sha256sum"""
 
 #: Its environments have no pip, which takes seconds to install and would find nothing.
 PYTHON = """#!/bin/sh
@@ -43,9 +46,9 @@ def checkout(tmp_path):
     # setup itself does not pass options, and the file has the whole command.
     config = place / "build/venv/pyvenv.cfg"
     config.write_text(config.read_text().replace("--without-pip ", ""))
-    inputs = b"".join((place / name).read_bytes() for name in ("scripts/requirements.txt", "pyproject.toml"))
+    inputs = subprocess.run(["bash", "-c", INPUTS], cwd=place, check=True, capture_output=True).stdout
     for stamp in (".inputs", ".inputs.install"):
-        (place / "build/venv" / stamp).write_text(f"{hashlib.sha256(inputs).hexdigest()}  -\n")
+        (place / "build/venv" / stamp).write_bytes(inputs)
     return place
 
 
