@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from cgpu_common import policies
 from cgpu_common.model import MIB, VIDEO_ENGINES, KernelGpu, Slot, slot_state
 from cgpu_common.share import allowed_pct
 
@@ -34,6 +35,7 @@ UNITS = {
     "_s": Unit("s", 1, 2, 1),
 }
 NO_UNIT = Unit("", 1, 0, 1)
+CEILINGS = policies.names_where("ceilings")
 
 
 def unit_of(key: str) -> tuple[str, Unit]:
@@ -109,7 +111,7 @@ SLOT = (
     Figure("name", "name", "", _own("name"), "the engine's name, where it can be had without the engine"),
     Figure("weight", "weight", "weight", _own("weight"), "slices per round"),
     Figure("highprio", "highprio", "high_priority", _own("highprio"), "1: high priority"),
-    Figure("ceiling", "ceiling", "ceiling", _own("ceiling"), "most slices per round under burst; 0: none"),
+    Figure("ceiling", "ceiling", "ceiling", _own("ceiling"), f"most slices per round under {CEILINGS}; 0: none"),
     Figure("share_allowed_pct", "share.allowed", "allowed_ratio", allowed_pct,
            "most of its share while all that have opened the GPU have work; none under native"),
     Figure("share_got_pct", "share.got", "", None, "part of the sample in which it could run"),

@@ -38,6 +38,7 @@ class Facts:
     ceilings: bool = False  #: a container may have a ceiling
     limits: bool = True  #: compute is divided; else weights, priority and shares mean nothing
     max_inst: int = MAX_INST_MAX  #: the most slices of a GPU
+    documented: bool = True  #: by the vendor, with this number
 
     @property
     def estimated(self) -> bool:
@@ -100,6 +101,7 @@ TABLE = {
         weights=True,
         ceilings=True,
         max_inst=MAX_INST_BURST_MAX,
+        documented=False,
     ),
 }
 #: Of a number that a newer module has: nothing is claimed.

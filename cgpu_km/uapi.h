@@ -36,6 +36,7 @@
 	POLICY(4, SOFT,		soft)		\
 	POLICY(5, NATIVE,	native)		\
 	POLICY(6, BURST,	burst)
+#define CGPU_POLICIES_WIDE	"burst"	/* those that take up to CGPU_MAX_INST_BURST_MAX, in words */
 
 #define CGPU_POLICY_ENUMERATOR(nr, NAME, name) CGPU_POLICY_##NAME = nr,
 enum cgpu_policy_nr {

@@ -80,14 +80,16 @@ static int try_value(const struct cgpu_core_ops *core, const struct ckm_gpu *gpu
 		ret = core->sched.set_policy(t->sched, value, now);
 		*why = ret == -EOPNOTSUPP ? "policy: the control it needs does not work on this GPU"
 		       : ret == -EBUSY	  ? "policy: max_inst is above "
-					    __stringify(CGPU_MAX_INST_MAX) ", which only burst takes"
+					    __stringify(CGPU_MAX_INST_MAX) ", which only "
+					    CGPU_POLICIES_WIDE " takes"
 					  : "policy: no policy has this number";
 		return ret;
 	case CGPU_G_MAX_INST:
 		ret = core->sched.set_max_inst(t->sched, value, now);
 		*why = ret == -EBUSY ? "max_inst: more containers or weight than that are there"
 				     : "max_inst: " __stringify(CGPU_MAX_INST_MIN) " to "
-				       __stringify(CGPU_MAX_INST_MAX) ", under burst to "
+				       __stringify(CGPU_MAX_INST_MAX)
+				       ", under " CGPU_POLICIES_WIDE " to "
 				       __stringify(CGPU_MAX_INST_BURST_MAX);
 		return ret;
 	case CGPU_G_PRIO_RATIO:

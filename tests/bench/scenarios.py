@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cgpu_cli.sim.model import Change, Container, Personality, S
+from cgpu_common import policies
 
 PLAIN = {"kernel_us": 500, "depth": 64}
 SHORT = {"kernel_us": 100, "depth": 1}
@@ -15,7 +16,7 @@ LONG = {"kernel_us": 20_000, "depth": 2}
 STARVED = {"kernel_us": 300, "depth": 1, "gap_us": 2000, "gap_spread_us": 2000}
 
 
-DOCUMENTED = tuple(range(6))  # policies that the vendor has too
+DOCUMENTED = tuple(number for number, facts in policies.TABLE.items() if facts.documented)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scenarios import DOCUMENTED
 
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
@@ -63,7 +64,7 @@ def run(policy: int, count: int, on_ms: float, off_ms: float) -> Gpu:
 
 
 def test_every_policy_is_there() -> None:
-    assert [int(row[0]) for row in rows()] == list(range(6))
+    assert [int(row[0]) for row in rows()] == list(DOCUMENTED)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import _build
 
+from cgpu_common.policies import Policy
+
 ffi, lib = _build.load()
 C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
 FREEZE, TIMESLICE = 1, 2
-FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
+FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST, *_ = Policy
 BITS = [1 << slot for slot in range(C.CGPU_SLOTS)]
 POLICIES = range(lib.CGPU_POLICY_COUNT)
 MS = 1_000_000

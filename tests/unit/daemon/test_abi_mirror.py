@@ -56,7 +56,7 @@ def mirror() -> dict[str, int | str]:
         ("CGPU_G_", abi.G),
     ):
         out.update({prefix + member.name: int(member) for member in kind})
-    out["CGPU_POLICY_COUNT"] = len(policies.Policy)
+    out["CGPU_POLICY_COUNT"], out["CGPU_POLICIES_WIDE"] = len(policies.Policy), policies.WIDE
     out["CGPU_S_COUNT"], out["CGPU_G_COUNT"] = max(abi.S) + 1, max(abi.G) + 1
     return out
 
@@ -105,6 +105,19 @@ def test_what_can_be_set_of_a_gpu_is_the_same_everywhere() -> None:
     assert set(re.findall(r"CGPU_G_(\w+)\s*= \d+,\s*/\* [^*]*; set\b", HEADER.read_text())) == settable, "uapi.h"
     page = (root / "docs/reference/netlink.md").read_text()
     assert set(re.findall(r"^\| G_(\w+) \| .*\bset\b", page, re.M)) == settable, "netlink.md section 2"
+
+
+def test_the_pages_have_the_range_of_max_inst() -> None:
+    """That of the table in policies.py, and the kernel's own sentence."""
+    folder = HEADER.parents[1] / "docs/reference"
+    above = f"max_inst is above {abi.MAX_INST_MAX}, which only {policies.WIDE} takes"
+    netlink = " ".join((folder / "netlink.md").read_text().split())
+    assert f"policy: {above}" in netlink and f"max_inst: {policies.MAX_INST_RANGE};" in netlink
+    (row,) = re.findall(r"^\| `N/max_inst` \|.*", (folder / "proc.md").read_text(), re.M)
+    wide = f"{abi.MAX_INST_MIN}…{abi.MAX_INST_MAX}, under {policies.WIDE} to {abi.MAX_INST_BURST_MAX}"
+    assert f"| {wide} ({abi.MAX_INST_MAX} containers); {abi.MAX_INST_DEFAULT} |" in row
+    row = f"| `policy` | EBUSY | `max_inst`{above.removeprefix('max_inst')} |"
+    assert row in (folder / "policies.md").read_text().splitlines()
 
 
 def test_policy_names_stand_once() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from slicebox import PROC, Box
 
+from cgpu_common.policies import Policy
+
 GPU = PROC / "0"
 TSGS = Path("/proc/driver/nvsim/0/tsgs")
 KERNEL_US = 500
@@ -23,7 +25,7 @@ MAX_INST = 8
 WINDOW_S = 2.4
 SETTLE_S = 0.3
 NEAR = 1.5
-FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
+FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST, *_ = Policy
 # pid -> nanoseconds on the compute engine, works completed
 Looked = tuple[float, dict[int, tuple[int, int]]]
 
