@@ -35,7 +35,7 @@
 
 /* How much of such work is work: over about so long, since a budget lasts for as long. */
 #define SHARE_NS	1000000000ull
-#define WORK_PERCENT	80u	/* with less, its gaps are charged */
+#define CHARGED_PERCENT	25u	/* gaps of so much or more are charged in full, of less for as much of that */
 
 static u64 switches_ns(const struct cgpu_sched *t, u32 quarters)
 {
@@ -295,19 +295,24 @@ static bool has_seen_gaps(const struct cgpu_sched *t, u32 high)
 }
 
 /**
- * cgpu_dense_forgives() - is high priority in a gap that is not charged
- * @t: the scheduler, its last reading at the end of the time to charge
+ * cgpu_dense_charged_ns() - what high priority is charged of time that others did not have
+ * @t: the scheduler, its last reading at the end of that time
  * @high: high-priority slots that are awake
+ * @len_ns: how long it was
  *
- * No control can lend gaps so short: charged for them, a slot that launches one kernel after another
+ * No control can lend gaps so short: charged for all of them, a slot that launches one kernel after another
  * without end would be stopped for time that it did not work in. In shorter bursts it has gaps too
  * that could be lent and are not, since the others are frozen: all of them are charged. So are longer
- * ones from their begin, and not from when they are seen. And those of a slot that works for less than
- * WORK_PERCENT of such a stretch: by its work alone it would never reach the ceiling, and the others
- * would have nothing of a GPU that idles.
+ * ones from their begin, and not from when they are seen. By its work alone a slot that is busy for just less than
+ * its ceiling would leave the others nothing of a GPU that idles. So the more of such a stretch its gaps are, the more
+ * of them is charged: with work and all that is charged it has 94 % at least.
  */
-bool cgpu_dense_forgives(const struct cgpu_sched *t, u32 high)
+u64 cgpu_dense_charged_ns(const struct cgpu_sched *t, u32 high, u64 len_ns)
 {
-	return !(high & t->busy_mask) && is_in_stretch(t, high) && !has_seen_gaps(t, high) &&
-	       t->dense_busy_ns * 100 >= t->dense_ns * WORK_PERCENT;
+	u64 gaps_ns = t->dense_ns - t->dense_busy_ns;
+
+	if ((high & t->busy_mask) || !is_in_stretch(t, high) || has_seen_gaps(t, high) ||
+	    gaps_ns * 100 >= t->dense_ns * CHARGED_PERCENT)
+		return len_ns;
+	return len_ns * (gaps_ns * 100 / CHARGED_PERCENT) / t->dense_ns;
 }

@@ -19,8 +19,8 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns);
 /* Are the gaps of all of @high mostly too short for a thaw and a freeze? */
 bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high);
 
-/* How much of such work is work, and whether its gaps are free of charge. */
+/* How much of such work is work, and how much of its gaps is charged. */
 void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns);
-bool cgpu_dense_forgives(const struct cgpu_sched *t, u32 high);
+u64 cgpu_dense_charged_ns(const struct cgpu_sched *t, u32 high, u64 len_ns);
 
 #endif

@@ -106,8 +106,8 @@ void cgpu_prio_charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	all = cgpu_hw_weight(t, ran, true);
 	for (; low; low &= low - 1)
 		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
-	if (rivals && high && !cgpu_dense_forgives(t, high))
-		t->prio_budget_ns -= (s64)got;
+	if (rivals && high)
+		t->prio_budget_ns -= (s64)cgpu_dense_charged_ns(t, high, got);
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;
 	if (t->prio_budget_ns < -most)
