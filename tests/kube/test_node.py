@@ -15,10 +15,11 @@ from typing import Any, cast
 
 import pytest
 from fake_api import Refusal
-from fakes import Run, Warned, eventually
+from fakes import Run, Warned, eventually, no_nvml
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
 
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
@@ -397,8 +398,6 @@ async def test_another_plugin_for_the_resource_is_named(world: World) -> None:
 
 
 async def test_an_unhealthy_gpu_takes_its_devices_along(world: World) -> None:
-    from cgpu_common.cards import NvmlGpu
-
     lost = ""
 
     def nvml() -> tuple[NvmlGpu, ...]:
@@ -1070,17 +1069,24 @@ async def test_without_pods_from_the_api_server_no_pod_counts_as_deleted(world: 
 
 async def test_nvml_is_asked_when_a_pod_comes(world: World) -> None:
     """Not when its first container starts, which would wait for the answer."""
+    queries: list[None] = []
 
+    def nvml() -> tuple[NvmlGpu, ...]:
+        queries.append(None)
+        return no_nvml()
+
+    world.node.nvml = nvml
     async with world.running():
         await ready(world)
         await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
-        inventory = world.node.daemon.inventory
-        inventory._nvml_until, world.agent._renew_due = 0.0, 0.0
+        world.node.daemon.inventory.expire()
+        world.agent._renew_due = 0.0
+        queries.clear()
         world.pod("plain", container())
         await asyncio.sleep(0.3)
-        assert inventory._nvml_until == 0.0, "another pod is none of its business"
+        assert not queries, "another pod is none of its business"
         world.pod("q", container(mem=6), annotations=bound(1, 6))
-        await eventually(lambda: inventory._nvml_until > 0.0, "a query")
+        await eventually(lambda: bool(queries), "a query")
 
 
 # ---- what the agent writes into pods ----
