@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The best that any rule could do beside high priority, computed and not simulated: what a bar can ask of ours.
 
-best.py prints the figures of docs/reference/policies.md, "Gaps of high priority". tests/bench/test_best.py compares
+best.py prints the figures of docs/develop/compared.md, "Gaps of high priority". tests/bench/test_best.py compares
 them with a search of all schedules, with a simulated queue, and with what ours has.
 """
 

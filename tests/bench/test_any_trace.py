@@ -100,7 +100,7 @@ def parts(cell: Cell, seed: int) -> list[float]:
 
 
 def test_work_with_gaps_has_its_part_or_what_the_drivers_timeslices_give() -> None:
-    """Nearly: pieces of 1 ms wait for whole ones of others (policies.md). Charged by their timeslices, not by what they
+    """Nearly: pieces of 1 ms wait for whole ones of others (compared.md). Charged by their timeslices, not by what they
     had of these, a fifth of all had less than nine tenths of it, the least a fourteenth."""
     found = []
     for seed in range(40):
