@@ -151,14 +151,19 @@ def test_a_container_with_one_gpu_has_no_peers():
     assert who_answers(FABRIC, bytes(4)) == FOREIGN, "fabric is never the driver's to answer"
 
 
-@given(st.sampled_from([P2P, P2P_V2, MATRIX]), st.binary(max_size=200))
-def test_whatever_is_in_the_list_the_driver_gets_own_gpus_only(cmd, params):
-    if who_answers(cmd, params) == DRIVER:
-        at, counts = (8, (0, 4)) if cmd == MATRIX else (0, (128,))
-        for group, count_at in enumerate(counts):
-            (count,) = struct.unpack_from("<I", params, count_at)
-            ids = struct.unpack_from(f"<{count}I", params, at + 32 * group)
-            assert set(ids) <= set(OWN)
+IDS = st.lists(st.sampled_from([*OWN, 0x500]), max_size=8)
+
+
+@given(st.sampled_from([P2P, P2P_V2, MATRIX]), IDS, IDS, st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_whatever_is_in_the_list_the_driver_gets_own_gpus_only(cmd, a, b, counts):
+    first, second = counts or (len(a), len(b))
+    if cmd == MATRIX:
+        answer, groups = who_answers(cmd, grouped(a, b, (first, second))), ((a, first), (b, second))
+    else:
+        answer, groups = who_answers(cmd, listed(*a, count=first)), ((a, first),)
+    own = all(count <= len(ids) and set(ids[:count]) <= set(OWN) for ids, count in groups)
+    assert own if answer == DRIVER else answer != OK
+    assert (answer == FOREIGN) == (not own or groups[0][1] == 0)
 
 
 # ---- mappings for the GPU ----
