@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""python big_api.py PORT: an API server of a large cluster, in a process of its own. Pods are made of one recorded
-pod's text when they are asked for, so that it has none in memory; 1,000 updates a second once a file says so, of which
-every tenth ends a pod or starts one."""
+"""python big_api.py PORT GO PODS: an API server of a large cluster with so many pods, in a process of its own. Pods are
+made of one recorded pod's text when they are asked for, so that it has none in memory; 1,000 updates a second once the
+file GO is there, of which every tenth ends a pod or starts one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from fake_api import recorded
 
 from cgpu_kube import annotations as notes
 
-NODES, GPUS, PODS = 1000, 8, 20  # pods of a GPU
-COUNT = NODES * GPUS * PODS
+NODES, GPUS = 1000, 8
 PER_S = 1000
 UID, NAME, NODE, GPU, VERSION, PHASE = "@uid@", "@name@", "@node@", "@gpu@", "@version@", "@phase@"
 
@@ -66,16 +65,16 @@ def pod(number: int, version: int, phase: str = "Running") -> str:
     return "".join([values.get(piece, piece) for piece in PIECES])
 
 
-def update(number: int) -> str:
+def update(number: int, count: int) -> str:
     """Of a pod that runs; of twenty the last two end one and start it again."""
     last = number % 20 == 19
-    found = pod((number - last) * 7919 % COUNT, 100 + number, "Succeeded" if number % 20 == 18 else "Running")
+    found = pod((number - last) * 7919 % count, 100 + number, "Succeeded" if number % 20 == 18 else "Running")
     return f'{{"type": "MODIFIED", "object": {found}}}\n'
 
 
 class Server:
-    def __init__(self, go: Path) -> None:
-        self.go = go
+    def __init__(self, go: Path, count: int) -> None:
+        self.go, self.count = go, count
         self.fresh: dict[str, Any] = {}
         self.sent = 0  # updates
 
@@ -92,8 +91,8 @@ class Server:
             return web.json_response({"metadata": {"resourceVersion": "10"}, "items": nodes})
         if path == "/api/v1/pods":
             start, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
-            end = min(start + limit, COUNT)
-            more = json.dumps({"resourceVersion": "10", **({"continue": str(end)} if end < COUNT else {})})
+            end = min(start + limit, self.count)
+            more = json.dumps({"resourceVersion": "10", **({"continue": str(end)} if end < self.count else {})})
             text = f'{{"metadata": {more}, "items": [{",".join(pod(i, 6) for i in range(start, end))}]}}'
             return web.Response(text=text, content_type="application/json")
         if "/pods/" in path:
@@ -116,7 +115,7 @@ class Server:
             await asyncio.sleep(0.05)
             end = int((time.monotonic() - began) * PER_S)
             try:
-                await answer.write("".join(map(update, range(self.sent, end))).encode())
+                await answer.write("".join(update(number, self.count) for number in range(self.sent, end)).encode())
             except ConnectionError:
                 return answer
             self.sent = end
@@ -124,7 +123,7 @@ class Server:
 
 def main() -> None:
     app = web.Application(client_max_size=64 << 20)
-    app.router.add_route("*", "/{path:.*}", Server(Path(sys.argv[2])).handle)
+    app.router.add_route("*", "/{path:.*}", Server(Path(sys.argv[2]), int(sys.argv[3])).handle)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
 
 
