@@ -55,7 +55,7 @@ def test_scalars(text, want):
     assert parse_u64(text) == want
 
 
-@given(st.binary(max_size=40))
+@given(st.binary(max_size=40) | st.text("0123456789\n +x", max_size=24).map(str.encode))
 def test_any_bytes_as_a_scalar(text):
     got = parse_u64(text)
     if re.fullmatch(rb"[0-9]+\n?", text):
