@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The extender of 1,000 nodes with 8 GPUs and five or 20 pods on each: memory, and the time of filter and bind while 1,000 pods
-a second change. Times that have a bar are its own processor time: other programs of the machine do not count."""
+"""The extender of 1,000 nodes with 8 GPUs and five or 20 pods on each: memory, and the time of filter and bind while
+1,000 pods a second change. Times that have a bar are its own processor time: other programs of the machine do not
+count."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ async def test_many_pods(pods: int, tmp_path: Path, record_property: Callable[[s
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1]), str(HERE.parents[1] / "tests/unit/daemon")]),
     }
-    server = await asyncio.create_subprocess_exec(sys.executable, str(HERE / "big_api.py"), str(port), str(go), str(pods), env=env)
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, str(HERE / "big_api.py"), str(port), str(go), str(pods), env=env
+    )
     config = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
     words = (
         "extender",
