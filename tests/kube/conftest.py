@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deployed import Object, kustomized, named
-from fakes import Run, Warned, drive
+from fakes import Warned
 from hypothesis import HealthCheck, settings
 from structlog.testing import capture_logs
 
@@ -31,11 +31,6 @@ def warned() -> Iterator[Warned]:
     """Is there a line of this warning in the log, with these words in its reason?"""
     with capture_logs() as lines:
         yield lambda event, words: any(one["event"] == event and words in one.get("reason", "") for one in lines)
-
-
-@pytest.fixture
-def run() -> Run:
-    return drive
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from fake_api import Refusal
-from fakes import Run, Warned, eventually, no_nvml
+from fakes import Warned, eventually, no_nvml
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
 
@@ -529,24 +529,21 @@ async def test_one_container_on_two_gpus(world: World) -> None:
 
 
 @pytest.mark.parametrize(("policy", "kept"), [(2, True), (3, True), (6, True), (0, False), (1, False), (5, False)])
-def test_percentage_is_a_weight(tmp_path: Path, run: Run, policy: int, kept: bool) -> None:
-    async def main() -> None:
-        world = World(tmp_path, mode="core_mem")
-        world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
-        async with world.running():
-            await ready(world)
-            pod = world.pod("p", container(mem=6, core=25), annotations=bound(0, 6))
-            if not kept:
-                error = await world.refused(pod)
-                assert f"GPU 0 has policy {policy} (" in error and 'set policy = "weighted" in [gpu]' in error
-                assert not world.link.containers
-                return
-            container_id = await world.start(pod)
-            (slot,) = world.link.containers[container_id].slots
-            assert slot.weight == 5
-            assert world.env(container_id)["ALIYUN_COM_GPU_SCHD_WEIGHT"] == "5"
-
-    run(main())
+async def test_percentage_is_a_weight(tmp_path: Path, policy: int, kept: bool) -> None:
+    world = World(tmp_path, mode="core_mem")
+    world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
+    async with world.running():
+        await ready(world)
+        pod = world.pod("p", container(mem=6, core=25), annotations=bound(0, 6))
+        if not kept:
+            error = await world.refused(pod)
+            assert f"GPU 0 has policy {policy} (" in error and 'set policy = "weighted" in [gpu]' in error
+            assert not world.link.containers
+            return
+        container_id = await world.start(pod)
+        (slot,) = world.link.containers[container_id].slots
+        assert slot.weight == 5
+        assert world.env(container_id)["ALIYUN_COM_GPU_SCHD_WEIGHT"] == "5"
 
 
 NAMESPACES = "api/v1/namespaces"
@@ -1313,21 +1310,18 @@ async def test_the_agents_own_label_follows_its_mode(world: World) -> None:
         await eventually(lambda: label() is None, "no label in another mode")
 
 
-def test_the_labels_of_the_cards(world: World, run: Run) -> None:
+async def test_the_labels_of_the_cards(world: World) -> None:
     def labels() -> dict[str, str]:
         found = world.api.get(NODES, "", NODE)["metadata"].get("labels") or {}
         return {key: text for key, text in found.items() if key.startswith("aliyun.accelerator/")}
 
-    async def main() -> None:
-        async with world.running():
-            await ready(world)
-            await eventually(lambda: labels() == host.card_labels(world.agent.gpus) != {}, "of two sizes")
-            assert labels()[keys.CARD_COUNT] == "2" and keys.CARD_MEM not in labels()
-            world.link.inventory = world.link.inventory[:1]
-            await eventually(lambda: labels().get(keys.CARD_COUNT) == "1", "of one")
-            assert labels()[keys.CARD_MEM] == f"{SIZES[0]}MiB"
-
-    run(main())
+    async with world.running():
+        await ready(world)
+        await eventually(lambda: labels() == host.card_labels(world.agent.gpus) != {}, "of two sizes")
+        assert labels()[keys.CARD_COUNT] == "2" and keys.CARD_MEM not in labels()
+        world.link.inventory = world.link.inventory[:1]
+        await eventually(lambda: labels().get(keys.CARD_COUNT) == "1", "of one")
+        assert labels()[keys.CARD_MEM] == f"{SIZES[0]}MiB"
     gpu = HostGpu(0, "GPU-0", 81559, 81559, name="NVIDIA H100 80GB HBM3 (rev. a)")
     assert host.card_labels([gpu])[keys.CARD_NAME] == "NVIDIA-H100-80GB-HBM3-rev.-a"
     assert host.card_labels([replace(gpu, name="x" * 62 + " y")])[keys.CARD_NAME] == "x" * 62

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import SHIM_TIMEOUT_S, Node, Run, drive
+from fakes import SHIM_TIMEOUT_S, Node
 from hypothesis import HealthCheck, settings
 
 SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
@@ -22,11 +22,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
     node.cleanup()
-
-
-@pytest.fixture
-def run() -> Run:
-    return drive
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,8 +32,6 @@ from cgpud.watch import Facts
 
 DATA = Path(__file__).parent / "data"
 FAKE_CGPUD = Path(__file__).with_name("fakelink.py")  # the whole program on the in-memory kernel
-#: The fixture `run`.
-Run = Callable[[Coroutine[Any, Any, None]], None]
 #: tests/kube: the name of a warning and words of its reason; has it been logged?
 Warned = Callable[[str, str], bool]
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
@@ -208,11 +206,6 @@ def read_reply(sock: socket.socket) -> dict[str, Any]:
     (size,) = struct.unpack(">I", head)
     reply: dict[str, Any] = json.loads(sock.recv(size, socket.MSG_WAITALL))
     return reply
-
-
-def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run one coroutine to its end; a test that hangs fails by name."""
-    asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 async def eventually(check: Any, what: str, seconds: float = 5.0) -> None:

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from fake_nvml import Card, Library
 from fakelink import FakeLink, example_gpus
-from fakes import VARIABLES, Node, Run
+from fakes import VARIABLES, Node
 from structlog.testing import capture_logs
 
 from cgpu_common import gpus, toolkit
@@ -146,19 +145,13 @@ async def test_weight_0_is_reported(node: Node, policy: int, about: str) -> None
 # ---- values without effect ----
 
 
-def reply_and_log(node: Node, run: Run, variables: Sequence[str], policy: int = 5) -> tuple[dict, list]:
+async def reply_and_log(node: Node, variables: Sequence[str], policy: int = 5) -> tuple[dict, list]:
     """The reply to one start, and the lines that it logs."""
-    out: list[Any] = []
-
-    async def main() -> None:
-        node.link = FakeLink((replace(example_gpus()[0], policy=policy),))
-        async with node.running():
-            with capture_logs() as lines:
-                out.append(await node.prepare(ID, variables))
-            out.append(list(lines))
-
-    run(main())
-    return out[0], out[1]
+    node.link = FakeLink((replace(example_gpus()[0], policy=policy),))
+    async with node.running():
+        with capture_logs() as lines:
+            reply = await node.prepare(ID, variables)
+        return reply, list(lines)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +165,10 @@ def reply_and_log(node: Node, run: Run, variables: Sequence[str], policy: int = 
         (5, "SCHD_WEIGHT=1", None),
     ],
 )
-def test_a_value_that_the_policy_ignores_is_in_the_log(
-    node: Node, run: Run, policy: int, variable: str, hint: str | None
+async def test_a_value_that_the_policy_ignores_is_in_the_log(
+    node: Node, policy: int, variable: str, hint: str | None
 ) -> None:
-    reply, lines = reply_and_log(node, run, (*HALF, f"ALIYUN_COM_GPU_{variable}"), policy)
+    reply, lines = await reply_and_log(node, (*HALF, f"ALIYUN_COM_GPU_{variable}"), policy)
     assert (reply["ok"], "warning" in reply) == (True, False)
     hints = [line["hint"] for line in lines if line["event"] == "without effect"]
     assert hints == ([f"ALIYUN_COM_GPU_{variable} on GPU 0: {hint}"] if hint else [])
@@ -209,10 +202,10 @@ UNSIZED = (
         (HALF, None),
     ],
 )
-def test_a_variable_without_effect_is_reported(
-    node: Node, run: Run, variables: tuple[str, ...], warning: str | None
+async def test_a_variable_without_effect_is_reported(
+    node: Node, variables: tuple[str, ...], warning: str | None
 ) -> None:
-    reply, lines = reply_and_log(node, run, variables)
+    reply, lines = await reply_and_log(node, variables)
     assert reply["ok"]
     assert reply.get("warning") == warning
     named = [line["warning"] for line in lines if line["event"] == "unknown variable"]

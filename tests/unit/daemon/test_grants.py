@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakelink import FakeLink, example_gpus
-from fakes import VARIABLES, Node, Run
+from fakes import VARIABLES, Node
 
 from cgpu_common.config import Config, merge
 from cgpu_common.errors import Refused
@@ -251,42 +251,36 @@ CEILING_GRANTS = [
     "env", [(), ("ALIYUN_COM_GPU_SCHD_CEILING=100",), ("ALIYUN_COM_GPU_SCHD_CEILING=x", "CGPU_DISABLE=1")], ids=str
 )
 @pytest.mark.parametrize("given", CEILING_GRANTS, ids=["variables", "slots"])
-def test_the_ceiling_of_a_grant_is_out_of_the_tenants_reach(
-    node: Node, run: Run, given: dict[str, Any], env: tuple[str, ...]
+async def test_the_ceiling_of_a_grant_is_out_of_the_tenants_reach(
+    node: Node, given: dict[str, Any], env: tuple[str, ...]
 ) -> None:
-    async def main() -> None:
-        node.link = burst_link()
-        async with node.running():
-            assert await node.ask(op="grant", grant={"subject": POD, **given}) == {"ok": True}
-        async with node.running():  # read from its file
-            for _ in range(2):
-                bundle = annotate(node, ID, env)
-                assert (await node.ask(op="prepare", id=ID, bundle=bundle))["action"] == "edited"
-                (slot,) = node.link.containers[ID].slots
-                assert (slot.gpu, slot.weight, slot.ceiling) == (1, 10, 30)
-                spec = json.loads((Path(bundle) / "config.json").read_text())
-                shown = [one for one in spec["process"]["env"] if one.startswith("ALIYUN_COM_GPU_SCHD_CEILING")]
-                assert shown == [f"{name}={text}" for name, text in given["variables"].items() if "CEILING" in name]
-                await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-
-    run(main())
+    node.link = burst_link()
+    async with node.running():
+        assert await node.ask(op="grant", grant={"subject": POD, **given}) == {"ok": True}
+    async with node.running():  # read from its file
+        for _ in range(2):
+            bundle = annotate(node, ID, env)
+            assert (await node.ask(op="prepare", id=ID, bundle=bundle))["action"] == "edited"
+            (slot,) = node.link.containers[ID].slots
+            assert (slot.gpu, slot.weight, slot.ceiling) == (1, 10, 30)
+            spec = json.loads((Path(bundle) / "config.json").read_text())
+            shown = [one for one in spec["process"]["env"] if one.startswith("ALIYUN_COM_GPU_SCHD_CEILING")]
+            assert shown == [f"{name}={text}" for name, text in given["variables"].items() if "CEILING" in name]
+            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
 
 
 @pytest.mark.parametrize("given", CEILING_GRANTS, ids=["variables", "slots"])
-def test_a_grant_of_a_ceiling_needs_the_policy_that_has_one(node: Node, run: Run, given: dict[str, Any]) -> None:
-    async def main() -> None:
-        node.link = burst_link(Policy.WEIGHTED)
-        async with node.running():
-            assert (await node.ask(op="grant", grant={"subject": POD, **given}))["ok"]
-            bundle = annotate(node, ID, ())
-            before = (Path(bundle) / "config.json").read_bytes()
-            error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
-            assert error.endswith(
-                "asks for ceiling 30 of GPU 1, and policy 2 (weighted) ignores ceilings: only burst has them"
-            )
-            assert not node.link.containers and (Path(bundle) / "config.json").read_bytes() == before
-
-    run(main())
+async def test_a_grant_of_a_ceiling_needs_the_policy_that_has_one(node: Node, given: dict[str, Any]) -> None:
+    node.link = burst_link(Policy.WEIGHTED)
+    async with node.running():
+        assert (await node.ask(op="grant", grant={"subject": POD, **given}))["ok"]
+        bundle = annotate(node, ID, ())
+        before = (Path(bundle) / "config.json").read_bytes()
+        error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+        assert error.endswith(
+            "asks for ceiling 30 of GPU 1, and policy 2 (weighted) ignores ceilings: only burst has them"
+        )
+        assert not node.link.containers and (Path(bundle) / "config.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("asked", ["30", "100"])

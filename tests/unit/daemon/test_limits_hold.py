@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, Run, read_reply
+from fakes import Node, read_reply
 from structlog.testing import capture_logs
 
 from cgpu_common import netlink, server
@@ -96,7 +96,7 @@ async def test_half_a_request(node: Node, monkeypatch: pytest.MonkeyPatch, half:
         assert rest == b"", "closed"
 
 
-def test_connections_that_say_nothing(node: Node, run: Run) -> None:
+async def test_connections_that_say_nothing(node: Node) -> None:
     """A connection above the maximum is closed unread. When the others are closed, requests are served again."""
     assert server.CONNECTIONS_MAX <= 256  # with a descriptor each, of 1024
 
@@ -110,24 +110,21 @@ def test_connections_that_say_nothing(node: Node, run: Run) -> None:
         for _ in range(server.CONNECTIONS_MAX):
             yield connect()
 
-    async def main() -> None:
-        async with node.running():
-            open_ones = await asyncio.to_thread(lambda: list(idle()))
-            one_more = await asyncio.to_thread(connect)
+    async with node.running():
+        open_ones = await asyncio.to_thread(lambda: list(idle()))
+        one_more = await asyncio.to_thread(connect)
+        try:
+            assert await asyncio.to_thread(one_more.recv, 1) == b""
+        finally:
+            for sock in (*open_ones, one_more):
+                sock.close()
+        for _ in range(100):
             try:
-                assert await asyncio.to_thread(one_more.recv, 1) == b""
-            finally:
-                for sock in (*open_ones, one_more):
-                    sock.close()
-            for _ in range(100):
-                try:
-                    assert (await node.ask(op="status"))["ok"]
-                    return
-                except (OSError, struct.error):  # cgpud has not seen all of them close yet
-                    await asyncio.sleep(0.02)
-            raise AssertionError("never served again")
-
-    run(main())
+                assert (await node.ask(op="status"))["ok"]
+                return
+            except (OSError, struct.error):  # cgpud has not seen all of them close yet
+                await asyncio.sleep(0.02)
+        raise AssertionError("never served again")
 
 
 # ---- the kernel's answers ----

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from fakelink import FakeLink, example_gpus
-from fakes import VARIABLES, FakeFacts, Node, Run, eventually, no_nvml, read_reply
+from fakes import VARIABLES, FakeFacts, Node, eventually, no_nvml, read_reply
 
 from cgpu_common import frames, wire
 from cgpu_common.cards import NvmlGpu
@@ -595,7 +595,7 @@ async def test_an_unwritable_bundle_is_taken_back(node: Node, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("when", ["before it is read", "while it waits for other starts", "after its slice is made"])
-def test_a_start_that_its_engine_gave_up(node: Node, run: Run, capsys: pytest.CaptureFixture[str], when: str) -> None:
+async def test_a_start_that_its_engine_gave_up(node: Node, capsys: pytest.CaptureFixture[str], when: str) -> None:
     """A kubelet whose request has timed out removes the bundle in the middle of the start."""
 
     class Slow(FakeLink):
@@ -605,28 +605,25 @@ def test_a_start_that_its_engine_gave_up(node: Node, run: Run, capsys: pytest.Ca
                 shutil.rmtree(bundle)
             return made
 
-    async def main() -> None:
-        node.link = Slow()
-        async with node.running() as daemon:
-            if when == "before it is read":
-                shutil.rmtree(bundle)
-            async with daemon.admission:
-                start = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=str(bundle)))
-                await asyncio.sleep(0.1)
-                if when == "while it waits for other starts":
-                    shutil.rmtree(bundle)
-            why = f"the engine gave the container up during its start: {bundle} is gone; nothing is held for it"
-            assert await start == {"ok": False, "error": why}
-            assert not node.link.containers
-            assert not states(node)
-            assert not daemon.records
-            assert daemon.admissions["refused"] == 0
-            made = ["create", "destroy"] if when == "after its slice is made" else []
-            assert [what for what, _, _ in node.link.calls] == made
-        assert "refused" not in capsys.readouterr().err
-
     bundle = node.bundle(ID)
-    run(main())
+    node.link = Slow()
+    async with node.running() as daemon:
+        if when == "before it is read":
+            shutil.rmtree(bundle)
+        async with daemon.admission:
+            start = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=str(bundle)))
+            await asyncio.sleep(0.1)
+            if when == "while it waits for other starts":
+                shutil.rmtree(bundle)
+        why = f"the engine gave the container up during its start: {bundle} is gone; nothing is held for it"
+        assert await start == {"ok": False, "error": why}
+        assert not node.link.containers
+        assert not states(node)
+        assert not daemon.records
+        assert daemon.admissions["refused"] == 0
+        made = ["create", "destroy"] if when == "after its slice is made" else []
+        assert [what for what, _, _ in node.link.calls] == made
+    assert "refused" not in capsys.readouterr().err
 
 
 async def test_sizes_are_learnt_from_an_attached_module(node: Node) -> None:
@@ -766,29 +763,25 @@ async def test_a_container_that_goes_while_it_is_bound_stays_gone(node: Node, mo
         assert not node.daemon.records and not node.link.containers
 
 
-def test_a_limit_of_system_memory_that_cannot_be_set_ends_the_start(
-    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_limit_of_system_memory_that_cannot_be_set_ends_the_start(
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But of a cgpu_km without that limit: there it is as before."""
 
     async def refuse(*_: Any) -> None:
         raise KernelRefused(number, "cgpu_km: no")
 
-    async def main() -> None:
-        nonlocal number
-        async with node.running():
-            limit_memory(node, "/one", str(512 * MIB))
-            monkeypatch.setattr(node.link, "set", refuse)
-            await node.prepare(ID)
-            process = node.process("/one")
-            descriptors = len(list(Path("/proc/self/fd").iterdir()))
-            assert not (await node.bind(ID, process.pid))["ok"]
-            assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
-            number = errno.EINVAL
-            assert (await node.bind(ID, process.pid))["ok"]
-
     number = errno.ENOENT
-    run(main())
+    async with node.running():
+        limit_memory(node, "/one", str(512 * MIB))
+        monkeypatch.setattr(node.link, "set", refuse)
+        await node.prepare(ID)
+        process = node.process("/one")
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        assert not (await node.bind(ID, process.pid))["ok"]
+        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+        number = errno.EINVAL
+        assert (await node.bind(ID, process.pid))["ok"]
 
 
 async def test_no_descriptor_leaks(node: Node) -> None:

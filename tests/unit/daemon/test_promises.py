@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from fakelink import FakeLink, example_gpus
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 from test_grants import POD, annotate
 
 from cgpu_common.cards import NvmlView
@@ -593,7 +593,7 @@ async def test_slices_name_the_pods_that_a_grant_named(node: Node) -> None:
         assert list(await slices()) == [ID]
 
 
-def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node, run: Run) -> None:
+async def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node) -> None:
     class Slow:
         asked = 0
 
@@ -605,28 +605,25 @@ def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node
         def close(self) -> None:
             go.set()
 
-    async def main() -> None:
-        node.nvml = Slow()
-        async with node.running() as daemon:
-            go.set()
-            assert (await node.prepare(OTHER))["ok"]
-            before = node.nvml.asked
-            for _ in range(2):  # at once, and not again while its answer is new
-                assert (await node.ask(op="capacity", verb="renew"))["ok"]
-            assert node.nvml.asked == before
-            go.clear()
-            daemon.inventory.expire()
-            for _ in range(3):
-                assert (await node.ask(op="capacity", verb="renew"))["ok"], "does not wait"
-            start = asyncio.create_task(node.prepare(ID))
-            await asyncio.sleep(0.2)
-            assert not start.done(), "not with the old answer"
-            go.set()
-            assert (await start)["ok"]
-            assert node.nvml.asked == before + 1
-            go.clear()
-            daemon.inventory.expire()
-            assert (await node.ask(op="capacity", verb="renew"))["ok"], "and the daemon can stop meanwhile"
-
     go = asyncio.Event()
-    run(main())
+    node.nvml = Slow()
+    async with node.running() as daemon:
+        go.set()
+        assert (await node.prepare(OTHER))["ok"]
+        before = node.nvml.asked
+        for _ in range(2):  # at once, and not again while its answer is new
+            assert (await node.ask(op="capacity", verb="renew"))["ok"]
+        assert node.nvml.asked == before
+        go.clear()
+        daemon.inventory.expire()
+        for _ in range(3):
+            assert (await node.ask(op="capacity", verb="renew"))["ok"], "does not wait"
+        start = asyncio.create_task(node.prepare(ID))
+        await asyncio.sleep(0.2)
+        assert not start.done(), "not with the old answer"
+        go.set()
+        assert (await start)["ok"]
+        assert node.nvml.asked == before + 1
+        go.clear()
+        daemon.inventory.expire()
+        assert (await node.ask(op="capacity", verb="renew"))["ok"], "and the daemon can stop meanwhile"

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fakes import Node, Run, eventually, free_port
+from fakes import Node, eventually, free_port
 from structlog.testing import capture_logs
 
 from cgpu_common.accepting import source
@@ -142,24 +142,21 @@ def has_ipv6() -> bool:
     return socket.has_dualstack_ipv6()
 
 
-def test_a_client_that_leaves_early_is_no_error(run: Run, made: Path) -> None:
+async def test_a_client_that_leaves_early_is_no_error(made: Path) -> None:
     """Python 3.11.2 fails when a TLS transport that is closed is ended: a traceback for each such client."""
     left: list[dict[str, object]] = []
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: left.append(what))
-        port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("127.0.0.1", port), tls.context(str(made)))
-        for _ in range(3):
-            assert (await scrape(port, client(made, made))).endswith(b"x")
-            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(made, made), server_hostname=NAME)
-            writer.close()
-        await eventually(lambda: not server.by_source, "all are closed")
-        gc.collect()
-        await asyncio.sleep(0)
-        await server.stop()
-
-    run(main())
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: left.append(what))
+    port, server = free_port(), http.HttpServer(page)
+    await server.start(Tcp("127.0.0.1", port), tls.context(str(made)))
+    for _ in range(3):
+        assert (await scrape(port, client(made, made))).endswith(b"x")
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(made, made), server_hostname=NAME)
+        writer.close()
+    await eventually(lambda: not server.by_source, "all are closed")
+    gc.collect()
+    await asyncio.sleep(0)
+    await server.stop()
     assert left == []
 
 

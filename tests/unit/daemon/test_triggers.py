@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import Node, Run, eventually
+from fakes import Node, eventually
 
 from cgpud import watch
 from cgpud.state import Trigger
@@ -70,7 +70,7 @@ class Looked(watch.Facts):
         return super().is_empty(group)
 
 
-def test_after_an_overflow_all_are_looked_at(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_an_overflow_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "Inotify", Overflowed)
     facts = Looked(tmp_path)
     told: set[tuple[watch.Key, Trigger]] = set()
@@ -82,18 +82,15 @@ def test_after_an_overflow_all_are_looked_at(tmp_path: Path, run: Run, monkeypat
         group = facts.cgroup_at(f"/docker/{name}")
         watcher.add(Record(name, 1, "boot", "", Phase.BOUND, 0.0, None, group), None)
 
-    async def main() -> None:
-        watcher = watch.Watcher(facts, lambda key, trigger: told.add((key, trigger)))
-        for name in ("emptied", "removed", "lives"):
-            add(watcher, name)
-        await asyncio.sleep(0.05)
-        assert not told
-        facts.asked.clear()
-        (tmp_path / "docker/emptied/cgroup.events").write_text("populated 0\n")
-        shutil.rmtree(tmp_path / "docker/removed")
-        await eventually(lambda: len(told) == 2, "both reported")
-        watcher.close()
-
-    run(main())
+    watcher = watch.Watcher(facts, lambda key, trigger: told.add((key, trigger)))
+    for name in ("emptied", "removed", "lives"):
+        add(watcher, name)
+    await asyncio.sleep(0.05)
+    assert not told
+    facts.asked.clear()
+    (tmp_path / "docker/emptied/cgroup.events").write_text("populated 0\n")
+    shutil.rmtree(tmp_path / "docker/removed")
+    await eventually(lambda: len(told) == 2, "both reported")
+    watcher.close()
     assert told == {((name, 1), Trigger.CGROUP_EMPTY) for name in ("emptied", "removed")}
     assert facts.asked == {"/docker/emptied", "/docker/removed", "/docker/lives"}
