@@ -95,45 +95,39 @@ async def until_told(told: Collection[object]) -> None:
 
 
 @pytest.mark.parametrize("how", ["emptied", "removed"])
-def test_only_the_one_that_ended_is_looked_at(tmp_path: Path, how: str) -> None:
+async def test_only_the_one_that_ended_is_looked_at(tmp_path: Path, how: str) -> None:
     facts = Looked(tmp_path)
     told: list[tuple[Key, Trigger]] = []
 
-    async def scene() -> None:
-        watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
-        for n in range(200):
-            watcher.add(make(facts, f"c{n}"), None)
-        await asyncio.sleep(0)
-        facts.asked.clear()
-        directory = tmp_path / "docker/c7"
-        if how == "emptied":
-            (directory / "cgroup.events").write_text("populated 0\n")
-        else:
-            shutil.rmtree(directory)
-        await until_told(told)
-        watcher.close()
-
-    asyncio.run(scene())
+    watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+    for n in range(200):
+        watcher.add(make(facts, f"c{n}"), None)
+    await asyncio.sleep(0)
+    facts.asked.clear()
+    directory = tmp_path / "docker/c7"
+    if how == "emptied":
+        (directory / "cgroup.events").write_text("populated 0\n")
+    else:
+        shutil.rmtree(directory)
+    await until_told(told)
+    watcher.close()
     assert set(told) == {(("c7", 1), Trigger.CGROUP_EMPTY)}
     assert set(facts.asked) == {"/docker/c7"}
 
 
-def test_of_two_lives_in_one_cgroup_the_one_that_is_watched_is_told(tmp_path: Path) -> None:
+async def test_of_two_lives_in_one_cgroup_the_one_that_is_watched_is_told(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "proc", tmp_path)
     told: set[Key] = set()
 
-    async def scene() -> None:
-        watcher = Watcher(facts, lambda key, trigger: told.add(key))
-        first = make(facts, "c")
-        second = Record("c", 2, "boot", "", Phase.BOUND, 0.0, None, first.cgroup)
-        watcher.add(first, None)
-        watcher.add(second, None)
-        watcher.remove(first.key)
-        shutil.rmtree(tmp_path / "docker/c")
-        await until_told(told)
-        watcher.close()
-
-    asyncio.run(scene())
+    watcher = Watcher(facts, lambda key, trigger: told.add(key))
+    first = make(facts, "c")
+    second = Record("c", 2, "boot", "", Phase.BOUND, 0.0, None, first.cgroup)
+    watcher.add(first, None)
+    watcher.add(second, None)
+    watcher.remove(first.key)
+    shutil.rmtree(tmp_path / "docker/c")
+    await until_told(told)
+    watcher.close()
     assert told == {("c", 2)}, "a removed record gets no trigger"
 
 
@@ -191,36 +185,35 @@ def exhausted(*_args: object) -> None:
 
 
 @pytest.mark.parametrize("what", ["instance", "watch"])
-def test_without_inotify_cgroups_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_without_inotify_cgroups_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """Any program of root can hold all instances; the daemon died in a loop, and every start was refused."""
     monkeypatch.setattr(watch, "LOOK_S", 0.05)
     monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))
     facts = Looked(tmp_path)
     told: list[tuple[Key, Trigger]] = []
 
-    async def scene() -> None:
-        with monkeypatch.context() as none_left:
-            none_left.setattr(*((watch, "Inotify") if what == "instance" else (watch.Inotify, "add")), exhausted)
-            watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
-            for name in ("a", "b", "c"):
-                watcher.add(make(facts, name), None)
-            watcher.remove(("c", 1))
-            await asyncio.sleep(0.2)
-            assert not told
-            (tmp_path / "docker/a/cgroup.events").write_text("populated 0\n")
-            await until_told(told)
-            assert set(told) == {(("a", 1), Trigger.CGROUP_EMPTY)}
-            watcher.remove(("a", 1))
-        await asyncio.sleep(0.2)  # there is one again
-        told.clear()
-        facts.asked.clear()
+    with monkeypatch.context() as none_left:
+        none_left.setattr(*((watch, "Inotify") if what == "instance" else (watch.Inotify, "add")), exhausted)
+        watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+        for name in ("a", "b", "c"):
+            watcher.add(make(facts, name), None)
+        watcher.remove(("c", 1))
         await asyncio.sleep(0.2)
-        assert facts.asked == [], "no look without need"
-        shutil.rmtree(tmp_path / "docker/b")
+        assert not told
+        (tmp_path / "docker/a/cgroup.events").write_text("populated 0\n")
         await until_told(told)
-        watcher.close()
-
-    asyncio.run(scene())
+        assert set(told) == {(("a", 1), Trigger.CGROUP_EMPTY)}
+        watcher.remove(("a", 1))
+    await asyncio.sleep(0.2)  # there is one again
+    told.clear()
+    facts.asked.clear()
+    await asyncio.sleep(0.2)
+    assert facts.asked == [], "no look without need"
+    shutil.rmtree(tmp_path / "docker/b")
+    await until_told(told)
+    watcher.close()
     assert set(told) == {(("b", 1), Trigger.CGROUP_EMPTY)}
 
 
