@@ -12,7 +12,7 @@ REPO = Path(__file__).resolve().parents[3]
 FILES = ("scripts/setup", "scripts/debian-archive", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
 PACKAGES = ("apt-get", "dpkg-query")  # nothing is installed by a test
 
-#: What the stamps have: of the function that lays the links, and of the lists of packages.
+#: What the stamps have: the kind of links, and the lists of packages.
 INPUTS = "echo links | cat - scripts/requirements.txt pyproject.toml | sha256sum"
 
 #: Its environments have no pip, which takes seconds to install and would find nothing.
