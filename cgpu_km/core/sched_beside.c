@@ -10,6 +10,7 @@
  */
 #include "sched_rr.h"
 
+#include "sched_at_work.h"
 #include "sched_ceiling.h"
 #include "sched_debt.h"
 #include "sched_prio.h"
@@ -29,14 +30,16 @@
 #define RICH_STILL	9u
 #define STEADY_US	500u	/* of one that always works beside such */
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
-#define MOST_TSGS	2	/* of more, the hardware's round would be theirs alone */
+#define MOST_TSGS	2	/* of more at work, the hardware's round would be theirs alone */
 
 /* It has slept before, and not worked for long since: for a few turns, or for as much as some requests
  * together take where its work mostly ended soon before.
  */
-static bool is_brief(const struct cgpu_sched_entity *s)
+static bool is_brief(const struct cgpu_sched *t, u32 slot)
 {
-	if (!s->woken_ns || s->tsgs > MOST_TSGS)
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+
+	if (!s->woken_ns || cgpu_at_work(t, slot) > MOST_TSGS)
 		return false;
 	return s->full_turns < CGPU_APART_TURNS ||
 	       (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && s->gpu_ns - s->slept_gpu_ns < BURST_NS);
@@ -47,7 +50,8 @@ static bool is_steady(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
 
-	return (t->run_mask >> slot & 1) && !s->slow_freezes && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
+	return (t->run_mask >> slot & 1) && !s->slow_freezes && s->timeslice_us &&
+	       cgpu_at_work(t, slot) * s->timeslice_us <= STEADY_US;
 }
 
 /* Does one of @mask wake often with work that ends soon? It cuts turns short. */
@@ -76,7 +80,7 @@ static u32 turns_apart(const struct cgpu_sched *t, const struct cgpu_rr *r)
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (!is_brief(&t->slot[i]))
+		if (!is_brief(t, i))
 			works_on = true;
 		else if (t->slot[i].brief_work < CGPU_BRIEF_WORK_ENOUGH && cgpu_recent_is_near(t, i))
 			out |= 1u << i;
@@ -105,7 +109,7 @@ u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
 		return 0;
 	if (cgpu_prio_was_awake(t))
 		return 0;
-	return is_brief(s) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
+	return is_brief(t, r->curr) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
 }
 
 /* Those that may run beside others. Where high priority may wake at once their timeslices are a few
@@ -159,7 +163,7 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr, u64 *left_ns)
 	u32 mask = sociable(t, r), over, apart, out = 0;
 	u64 stay;
 
-	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))
+	if (!(mask >> r->curr & 1) || !is_brief(t, r->curr))
 		return 0;
 	/* It would have more of the GPU than its timeslices, unseen. */
 	if (cgpu_resist_delays(t, &t->slot[r->curr]))
@@ -174,13 +178,13 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr, u64 *left_ns)
 
 		if (cgpu_resist_delays(t, &t->slot[i]))
 			continue;
-		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
+		if (stay && !is_brief(t, i) && is_steady(t, i))
 			out |= 1u << i;
 		if (apart >> i & 1)
 			continue;
 		if (i != r->curr && cgpu_recent_yields(t, CGPU_RECENT_LONG, over, i, r->curr))
 			continue;
-		if (is_brief(&t->slot[i]) &&
+		if (is_brief(t, i) &&
 		    *cgpu_debt_deficit(t, nr, i) > -(s64)(MOST_SLICES * t->slice_ns))
 			out |= 1u << i;
 	}
@@ -258,7 +262,7 @@ u32 cgpu_rr_restless(const struct cgpu_sched *t)
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		bool steady = s->full_turns >= CGPU_APART_TURNS && t->last_ns - s->woken_ns > RESTLESS_NS;
 
-		if (s->woken_ns && s->tsgs <= MOST_TSGS && !steady)
+		if (s->woken_ns && cgpu_at_work(t, __builtin_ctz(mask)) <= MOST_TSGS && !steady)
 			out |= mask & -mask;
 	}
 	return out;
@@ -270,7 +274,7 @@ u32 cgpu_rr_restless(const struct cgpu_sched *t)
 static u32 steady_timeslice_us(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u32 us = STEADY_US / (s->tsgs ? s->tsgs : 1);
+	u32 us = STEADY_US / cgpu_at_work(t, slot);
 
 	return cgpu_recent_is_beyond(t, slot, s->timeslice_us == us ? RICH_STILL : RICH) ? us : 0;
 }
@@ -320,7 +324,7 @@ u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 sl
 	u32 kind;
 	u64 us;
 
-	if (!(t->known_mask >> slot & 1) || !restless || s->tsgs > MOST_TSGS)
+	if (!(t->known_mask >> slot & 1) || !restless || cgpu_at_work(t, slot) > MOST_TSGS)
 		return 0;
 	if (!(restless >> slot & 1))
 		return steady_timeslice_us(t, slot);
@@ -329,7 +333,7 @@ u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 sl
 	if (s->brief_work >= CGPU_BRIEF_WORK_ENOUGH && !cgpu_recent_over(t, CGPU_RECENT_LONG, kind))
 		us *= 2;
 	us = us > LONGEST_US ? LONGEST_US : us;
-	us /= s->tsgs ? s->tsgs : 1;
+	us /= cgpu_at_work(t, slot);
 	us = us < SHORTEST_US ? SHORTEST_US : us;
 	return is_near(s->timeslice_us, (u32)us) ? s->timeslice_us : (u32)us;
 }
