@@ -166,4 +166,4 @@ def test_eight_services_wait_less_than_by_the_drivers_turns(card: str) -> None:
     ours = measure(Cell(eight, card, OURS, 1), 7).row
     driver = measure(Cell(eight, card, "driver-round-robin"), 7).row
     assert ours["request_p99_us"] < 0.7 * driver["request_p99_us"]
-    assert ours["control_calls_per_s"] < 1
+    assert ours["control_calls_per_s"] < 2, "a freeze a second at most finds kernels that resist, and its thaw"
