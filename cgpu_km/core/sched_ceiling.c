@@ -106,8 +106,9 @@ static u32 kept(const struct cgpu_sched *t, u32 ran, bool wait)
 
 static void charge(struct cgpu_sched *t, u32 slot, u32 busy, u64 len_ns)
 {
-	u32 ran = cgpu_on_of(t, t->run_mask & t->opened_mask & (busy | ~t->known_mask));
-	s64 ns = part_ns(t, slot, ran, len_ns);
+	u32 ran = t->run_mask & t->opened_mask & (busy | ~t->known_mask);
+	u32 beside = cgpu_on_without_tiny(t, ran) | (ran & 1u << slot);
+	s64 ns = part_ns(t, slot, cgpu_on_of(t, beside), len_ns);
 
 	t->slot[slot].ceiling_budget_ns -= ns;
 	if (cgpu_on_is_open(t, slot))

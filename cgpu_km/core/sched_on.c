@@ -21,6 +21,7 @@
 #include "sched_recent.h"
 
 #define FLICKER		96u	/* points of one that leaves the GPU between two readings */
+#define LEFT_UNSEEN	200u	/* readings in which one that left it has it again, and shows no gap */
 
 static u32 running(const struct cgpu_sched *t)
 {
@@ -33,6 +34,26 @@ static bool flickers(const struct cgpu_sched *t, u32 mask)
 		if (t->slot[__builtin_ctz(mask)].flicker >= FLICKER)
 			return true;
 	return false;
+}
+
+/**
+ * cgpu_on_without_tiny() - those that soon have the GPU beside kernels with gaps that readings miss
+ * @t: the scheduler
+ * @busy: slots that run and have work
+ *
+ * They leave it in the next gap to one that wakes, which keeps it. Not known is only when: a ceiling is charged as
+ * if at once, turns are not.
+ *
+ * Return: those of @busy without such gaps; all, if all have them.
+ */
+u32 cgpu_on_without_tiny(const struct cgpu_sched *t, u32 busy)
+{
+	u32 out = busy, mask;
+
+	for (mask = busy; mask; mask &= mask - 1)
+		if (flickers(t, mask & -mask) || t->slot[__builtin_ctz(mask)].left_unseen)
+			out &= ~(mask & -mask);
+	return out ? out : busy;
 }
 
 /* Has it the GPU to itself? */
@@ -133,6 +154,15 @@ static void settle(struct cgpu_sched *t, u32 had)
 	}
 }
 
+/* Another slot had the GPU: that of @on left it unseen. While it waits it shows work in each reading, as if it had no
+ * gaps.
+ */
+static void note_left(struct cgpu_sched *t, u32 on)
+{
+	if (cgpu_is_one(on))
+		t->slot[__builtin_ctz(on)].left_unseen = LEFT_UNSEEN;
+}
+
 /**
  * cgpu_on_find() - which slots may have the GPU from now on
  * @t: the scheduler, accounted with what was on it before, and with the run state that was read
@@ -169,6 +199,8 @@ void cgpu_on_find(struct cgpu_sched *t, u32 was_busy, u64 until_ns)
 	} else if (cgpu_is_one(ended) && (on & ended) && !cgpu_is_one(on) && !flickers(t, on) &&
 		   age_ns < cgpu_hw_shortest_ns(t, on & ~ended) + t->switch_ns) {
 		had = ended;
+	} else if (ended & ~on) {
+		note_left(t, on & busy);
 	}
 	settle(t, had);
 	t->on_mask = busy;

@@ -20,6 +20,9 @@ void cgpu_on_forget(struct cgpu_sched *t);
 /* Those of @ran among which time is divided. */
 u32 cgpu_on_of(const struct cgpu_sched *t, u32 ran);
 
+/* Those of @busy that soon have the GPU beside the others, whose kernels leave it in gaps that readings miss. */
+u32 cgpu_on_without_tiny(const struct cgpu_sched *t, u32 busy);
+
 /* @slot is one of several in on_mask: what it is charged is noted in its open_*, and may be
  * corrected.
  */

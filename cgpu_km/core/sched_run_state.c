@@ -58,6 +58,12 @@ static u32 clamp_need(u32 need_us)
 	return need_us > NEED_MAX_US ? NEED_MAX_US : need_us;
 }
 
+static void note_no_gap(struct cgpu_sched_entity *s)
+{
+	s->flicker -= s->flicker > 0;
+	s->left_unseen -= s->left_unseen > 0;
+}
+
 /* It works, or its state is unknown. A gap between two readings that was too short to be one
  * that the hardware could lend is a flicker. The gap of one that was frozen in it may go on.
  */
@@ -70,7 +76,7 @@ static void note_work(struct cgpu_sched_entity *s, bool known, bool frozen, bool
 	else if (s->idle_since_ns && !frozen && s->flicker < FLICKER_MAX)
 		s->flicker += FLICKER_POINTS;
 	else if (alone)
-		s->flicker -= s->flicker > 0;
+		note_no_gap(s);
 	s->idle_since_ns = 0;
 }
 

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	24	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	25	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -79,6 +79,8 @@ struct cgpu_sched_entity {
 	u8 at_work_readings;	/* as many as made the mean, to 64 */
 	u8 quick_gaps;		/* of high priority: points for gaps that are over before calls could lend them */
 	u8 is_quick;		/* 1: most are */
+	u8 left_unseen;		/* points: another's work ended while it should have had the GPU */
+	u8 pad[7];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */

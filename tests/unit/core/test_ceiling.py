@@ -102,6 +102,16 @@ def test_pieces_of_work_beside_others_are_held_to_the_ceiling(mix, last):
     assert least > 8
 
 
+@pytest.mark.parametrize("gap_us", [10, 20, 30])
+@pytest.mark.parametrize(("work_us", "pause_us"), [(300, 1000), (1000, 3000), (2000, 5000), (4000, 1000)])
+def test_pieces_of_work_beside_kernels_are_held_to_the_ceiling(work_us, pause_us, gap_us):
+    """Kernels of 30 us lose the GPU in the next of their gaps. By the timeslices one that wakes would have a part."""
+    sim = gpu((5, 10, Closed(work_us, pause_us)), (50, 0, Closed(30, gap_us)))
+    (_, most), (others, _) = over_seconds(sim, seconds=3)
+    assert most < 10.7
+    assert others > 0.85 * 100 * 30 / (30 + gap_us)
+
+
 def test_gaps_that_others_wait_for_are_charged():
     """It keeps its turn in them: beside one that always works its ceiling holds for both together."""
     sim = gpu((10, 10, Closed(140, 400)), (10, 0, busy())).run(2000)

@@ -16,8 +16,8 @@ READ_US = 50
 class Readings:
     """Slots that have slept, so that they run beside each other, at timeslices of 8 ms; and what is read of them."""
 
-    def __init__(self, count: int = 2, slice_ms: int = 9) -> None:
-        self.turn = Turn(PREEMPTIVE, slice_ms=slice_ms, controls=BOTH)
+    def __init__(self, count: int = 2, slice_ms: int = 9, policy: int = PREEMPTIVE) -> None:
+        self.turn = Turn(policy, slice_ms=slice_ms, controls=BOTH)
         self.all = [self.turn.add(1, channels=1) for _ in range(count)]
         self.known = (1 << count) - 1
         self.read(2, 0)
@@ -150,6 +150,20 @@ def test_work_that_ends_while_it_should_have_waited_shows_that_nothing_is_known(
     one.read(2, 0b111)
     one.read(READ_US / 1000, 0b101)
     assert one.turn.t.on_mask == 0b101
+
+
+def test_work_that_ends_shows_who_left_the_gpu_to_it():
+    """Readings miss gaps of 1 us, and one that waits has none: one with a ceiling of 10 had 75 % for a second."""
+    one = Readings(policy=BURST)
+    one.turn.set("ceiling", 1, 2)
+    one.read(1, 0b01)
+    budget_ns = one.turn.t.slot[1].ceiling_budget_ns
+    one.read(1, 0b11)
+    assert one.turn.t.on_mask == 0b01
+    assert one.turn.t.slot[1].ceiling_budget_ns >= budget_ns
+    one.read(READ_US / 1000, 0b01)
+    one.read(1, 0b11)
+    assert one.turn.t.slot[1].ceiling_budget_ns < budget_ns - 0.8 * MS
 
 
 def test_an_unknown_run_state_ends_it():
