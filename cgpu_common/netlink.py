@@ -85,7 +85,7 @@ _OF_CONTAINER = ("ID", "COOKIE", "DIR", "MAJOR", "CTL_MINOR", "UVM_MINOR")
 
 def _fields(pairs: Pairs) -> dict[str, Any]:
     """By the names of the dataclass's fields. One that a message lacks has the dataclass's default."""
-    return {name.lower(): bool(value) if name in _FLAGS else value for name, value in pairs if name != "PAD"}
+    return {name.lower(): bool(value) if name in _FLAGS else value for name, value in pairs}
 
 
 def _container(values: Mapping[str, Any]) -> Container:

@@ -26,9 +26,12 @@ METRICS = (
 SHARE = "cgpu_container_gpu_seconds_total"
 OK, DRAINING, NO_MODULE, DOWN = "ok", "draining", "no module", "down"
 STATES = (OK, DRAINING, NO_MODULE, DOWN)
+VIEWS = ("nodes", "gpus", "containers")
 SORTS = ("name", "free", "used", "containers")
 
 Labels = Mapping[str, str]
+#: A column, and what its cell says of (node), (node, gpu) or (node, gpu, container).
+Columns = tuple[tuple[Column, Callable[..., str]], ...]
 #: The labels of a series, "__name__" among them, and its value now, which is finite.
 Sample = tuple[Labels, float]
 
@@ -303,39 +306,6 @@ def chosen(fleet: Fleet, wanted: Wanted) -> Fleet:
 
 # ---- rows ----
 
-NODES = (
-    Column("NODE", least=10),
-    Column("STATE"),
-    Column("GPUS", right=True),
-    Column("CONT", right=True),
-    Column("LIMITS/TOTAL GiB", right=True),
-    Column("MOST FREE MiB", right=True),
-    Column("USED MiB", right=True, drop=3),
-    Column("POLICY", drop=2),
-    Column("CGPUD", drop=1),
-)
-GPUS = (
-    Column("NODE", least=10),
-    Column("GPU", right=True),
-    Column("MODEL", least=8, drop=1),
-    Column("POLICY", drop=2),
-    Column("CONT", right=True),
-    Column("WEIGHT FREE", right=True, drop=3),
-    Column("LIMITS/TOTAL MiB", right=True),
-    Column("FREE MiB", right=True),
-    Column("USED MiB", right=True, drop=4),
-)
-CONTAINERS = (
-    Column("NODE", least=10),
-    Column("GPU", right=True),
-    Column("CONTAINER", least=12),
-    Column("WEIGHT", right=True, drop=2),
-    Column("SHARE", right=True),
-    Column("USED MiB", right=True),
-    Column("LIMIT MiB", right=True),
-    Column("STATE", drop=1),
-)
-
 
 def _gib(size: int) -> str:
     return f"{size / (1 << 30):.0f}"
@@ -350,57 +320,58 @@ def _policies(gpus: Iterable[Gpu]) -> str:
     return ", ".join(sorted(names)) or "-"
 
 
-def node_rows(fleet: Fleet) -> list[list[str]]:
-    return [
-        [
-            printable(one.name),
-            printable(one.state),
-            str(len(one.gpus)),
-            str(one.containers_count),
-            f"{_gib(sum(gpu.limits_bytes for gpu in one.gpus))}/{_gib(sum(gpu.total_bytes for gpu in one.gpus))}",
-            _size(one.most_free_bytes),
-            mib(sum(gpu.used_bytes for gpu in one.gpus)),
-            _policies(one.gpus),
-            printable(one.version) or "-",
-        ]
-        for one in fleet.nodes
-    ]
+def _of_all(gpus: Iterable[Gpu]) -> str:
+    held, total = (sum(getattr(gpu, name) for gpu in gpus) for name in ("limits_bytes", "total_bytes"))
+    return f"{_gib(held)}/{_gib(total)}"
 
 
-def gpu_rows(fleet: Fleet) -> list[list[str]]:
-    return [
-        [
-            printable(one.name),
-            str(gpu.index),
-            printable(gpu.model) or "-",
-            _policies([gpu]),
-            f"{gpu.instances}/{gpu.max_inst}" if gpu.max_inst else str(gpu.instances),
-            str(gpu.free_weight) if gpu.max_inst else "-",
-            f"{mib(gpu.limits_bytes)}/{mib(gpu.total_bytes) if gpu.total_bytes else '?'}",
-            _size(gpu.free_bytes),
-            mib(gpu.used_bytes),
-        ]
-        for one in fleet.nodes
-        for gpu in one.gpus
-    ]
+# fmt: off
+NODES: Columns = (
+    (Column("NODE", least=10), lambda one: printable(one.name)),
+    (Column("STATE"), lambda one: printable(one.state)),
+    (Column("GPUS", right=True), lambda one: str(len(one.gpus))),
+    (Column("CONT", right=True), lambda one: str(one.containers_count)),
+    (Column("LIMITS/TOTAL GiB", right=True), lambda one: _of_all(one.gpus)),
+    (Column("MOST FREE MiB", right=True), lambda one: _size(one.most_free_bytes)),
+    (Column("USED MiB", right=True, drop=3), lambda one: mib(sum(gpu.used_bytes for gpu in one.gpus))),
+    (Column("POLICY", drop=2), lambda one: _policies(one.gpus)),
+    (Column("CGPUD", drop=1), lambda one: printable(one.version) or "-"),
+)
+GPUS: Columns = (
+    (Column("NODE", least=10), lambda one, gpu: printable(one.name)),
+    (Column("GPU", right=True), lambda one, gpu: str(gpu.index)),
+    (Column("MODEL", least=8, drop=1), lambda one, gpu: printable(gpu.model) or "-"),
+    (Column("POLICY", drop=2), lambda one, gpu: _policies([gpu])),
+    (Column("CONT", right=True), lambda one, gpu: f"{gpu.instances}{f'/{gpu.max_inst}' if gpu.max_inst else ''}"),
+    (Column("WEIGHT FREE", right=True, drop=3), lambda one, gpu: str(gpu.free_weight) if gpu.max_inst else "-"),
+    (Column("LIMITS/TOTAL MiB", right=True),
+     lambda one, gpu: f"{mib(gpu.limits_bytes)}/{mib(gpu.total_bytes) if gpu.total_bytes else '?'}"),
+    (Column("FREE MiB", right=True), lambda one, gpu: _size(gpu.free_bytes)),
+    (Column("USED MiB", right=True, drop=4), lambda one, gpu: mib(gpu.used_bytes)),
+)
+CONTAINERS: Columns = (
+    (Column("NODE", least=10), lambda one, gpu, held: printable(one.name)),
+    (Column("GPU", right=True), lambda one, gpu, held: str(gpu.index)),
+    (Column("CONTAINER", least=12), lambda one, gpu, held: printable(held.title)),
+    (Column("WEIGHT", right=True, drop=2),
+     lambda one, gpu, held: "-" if held.weight is None else f"{held.weight}{'hp' if held.highprio else ''}"),
+    (Column("SHARE", right=True), lambda one, gpu, held: percent(held.share_pct)),
+    (Column("USED MiB", right=True), lambda one, gpu, held: _size(held.used_bytes)),
+    (Column("LIMIT MiB", right=True), lambda one, gpu, held: mib(held.limit_bytes)),
+    (Column("STATE", drop=1), lambda one, gpu, held: "dying" if held.dying else "-"),
+)
+# fmt: on
 
 
-def container_rows(fleet: Fleet) -> list[list[str]]:
-    return [
-        [
-            printable(one.name),
-            str(gpu.index),
-            printable(held.title),
-            "-" if held.weight is None else f"{held.weight}{'hp' if held.highprio else ''}",
-            percent(held.share_pct),
-            _size(held.used_bytes),
-            mib(held.limit_bytes),
-            "dying" if held.dying else "-",
-        ]
-        for one in fleet.nodes
-        for gpu in one.gpus
-        for held in gpu.containers
-    ]
+def rows(fleet: Fleet, what: str) -> tuple[list[Column], list[list[str]]]:
+    """The columns of nodes, gpus or containers, and their cells."""
+    nodes = [(one,) for one in fleet.nodes]
+    gpus = [(one, gpu) for one in fleet.nodes for gpu in one.gpus]
+    held = [(one, gpu, box) for one, gpu in gpus for box in gpu.containers]
+    views: dict[str, tuple[Columns, Sequence[tuple[Any, ...]]]]
+    views = {"nodes": (NODES, nodes), "gpus": (GPUS, gpus), "containers": (CONTAINERS, held)}
+    columns, places = views[what]
+    return [column for column, _ in columns], [[text(*place) for _, text in columns] for place in places]
 
 
 def total_line(fleet: Fleet) -> str:

@@ -23,11 +23,6 @@ from .terminal import width
 KUBECTL_S = 120
 IN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 WHYS_SHOWN = 3
-VIEWS = {
-    "nodes": (fleet.NODES, fleet.node_rows),
-    "gpus": (fleet.GPUS, fleet.gpu_rows),
-    "containers": (fleet.CONTAINERS, fleet.container_rows),
-}
 
 
 def by_kubectl(program: str, context: str) -> fleet.Fleet:
@@ -79,7 +74,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> in
               help="Pods that wait, by kubectl inspect cgpu; nodes too without --prometheus.")  # fmt: skip
 @click.option("--context", default="", help="Of kubectl.")
 @click.option("--kubectl", "program", default="kubectl", envvar="CGPU_KUBECTL", help="The program [CGPU_KUBECTL].")
-@click.option("--by", "view", type=click.Choice(list(VIEWS)), default="nodes", show_default=True,
+@click.option("--by", "view", type=click.Choice(fleet.VIEWS), default="nodes", show_default=True,
               help="A line for each.")  # fmt: skip
 @click.option("--node", "names", multiple=True, metavar="PATTERN", help="Only these nodes, as gpu-1*; repeatable.")
 @click.option("--state", "states", type=click.Choice(fleet.STATES), multiple=True,
@@ -125,8 +120,7 @@ def nodes(
     if as_json:
         out(json.dumps(fleet.as_json(shown), indent=2))
         return
-    columns, rows = VIEWS[view]
-    lines = [*table(columns, rows(shown), width()), "", *folded(fleet.total_line(shown), width())]
+    lines = [*table(*fleet.rows(shown, view), width()), "", *folded(fleet.total_line(shown), width())]
     for line in fleet.waiting_lines(shown, WHYS_SHOWN):
         lines += folded(line, width(), rest="    ")
     out("\n".join(lines))

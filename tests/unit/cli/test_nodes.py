@@ -156,7 +156,7 @@ def three(fake: Fake) -> Fake:
 def test_a_line_for_each_node(three: Fake) -> None:
     result = nodes("--prometheus", three.url)
     head, *rows, blank, total = result.stdout.splitlines()
-    assert re.split(" {2,}", head) == [one.head for one in fleet.NODES]
+    assert re.split(" {2,}", head) == [one.head for one, _ in fleet.NODES]
     assert [row.split()[0] for row in rows] == ["gpu-2", "gpu-3", "gpu-9", "gpu-10"], "by number, not by letter"
     assert rows[0].split()[1:] == ["draining", "1", "0", "0/16", "16384", "0", "weighted", "0.1.0"]
     assert rows[1].split()[1:] == ["down", "0", "0", "0/0", "-", "0", "-", "-"]

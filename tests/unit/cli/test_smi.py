@@ -56,6 +56,11 @@ def test_json_says_what_the_text_says(cli: Cli) -> None:
     assert (two["name"], two["share_allowed_pct"], two["refused_calls"]) == (None, 66.67, 7)
 
 
+def test_a_mode_of_a_newer_module_is_unknown(tree: Tree) -> None:
+    (tree.proc / "0/uvm").write_text("mapped\n")
+    assert json.loads(Cli(tree).smi("--json", "--no-sample").stdout)["gpus"][0]["uvm"] == "unknown"
+
+
 def test_unknown_stat_names_are_ignored(tree: Tree) -> None:
     path = tree.slot(0, ID1) / "stat"
     path.write_text(path.read_text() + "brand_new 12\nstrange\nworded not a number\n")

@@ -31,7 +31,8 @@ from hypothesis import strategies as st
 from cgpu_cli import cells, collect, columns, monitor, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
 from cgpu_cli.view import SORTS, View, chosen
-from cgpu_common import proc
+from cgpu_common import policies, proc
+from cgpu_common import waits as wait_times
 from cgpu_common.model import Names, Snapshot
 
 SCHEMA = schema.load("cgpu-smi")
@@ -172,6 +173,27 @@ def test_a_value_beside_no_answer_has_its_age(empty: Tree, values: dict[str, obj
     schema.validate(data, SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("utilization_pct", {38: 38, 0: 0, -1: None, 1.5: None, "38": None, None: None}),
+        ("sm_active_pct", {61.5: 61.5, 0: 0.0, 100: 100.0, 100.1: None, -0.1: None, "61": None, None: None}),
+        ("name", {"Tesla T4": "Tesla T4", 7: "", None: ""}),
+    ],
+)
+def test_a_value_of_another_form_is_none(key: str, values: dict[object, object]) -> None:
+    """Of an answer by cgpud, which may be of another version."""
+    assert {value: getattr(sensors.of_row({key: value}), key) for value in values} == values
+    assert sensors.of_row({"utilization_pct": True}).utilization_pct is None
+
+
+def test_a_share_that_is_computed_is_marked(sampled: Tree) -> None:
+    """Under soft the hardware's timeslices decide, and what a container got is not measured."""
+    sampled.gpu(0, policy=policies.Policy.SOFT)
+    rows = [line.split() for line in Cli(sampled).smi("-i", "0").stdout.splitlines()]
+    assert [row[5] for row in rows if row[1:2] == [ID1[:12]] and "weighted" not in row][:1] == ["~33.3%"]
+
+
 def test_a_tenant_cannot_write_to_the_terminal(node: Tree) -> None:
     for text in (Cli(node).smi("--no-sample").stdout, Cli(node).smi("pmon", "-c", "1").stdout):
         assert "x?[31m?]0;owned?" in text
@@ -259,6 +281,11 @@ def test_forms_of_csv(node: Tree) -> None:
     )
 
 
+def test_a_memory_that_is_not_known_is_no_zero(empty: Tree) -> None:
+    empty.gpu(0, stat="total_bytes 0\nused_bytes 0\nlimits_bytes 0")
+    assert Cli(empty).smi("--query-gpu=memory.total", "--format=csv,noheader").stdout == "[N/A]\n"
+
+
 def test_a_comma_in_a_name_is_quoted(node: Tree) -> None:
     write(node.root / f"proc/driver/nvidia/gpus/{PCI}/information", 'Model: A, "B"')
     assert Cli(node).smi("--query-gpu=name,index", "--format=csv,noheader", "-i", "0").stdout == '"A, ""B""", 0\n'
@@ -329,6 +356,18 @@ def test_one_second_and_ten(tree: Tree) -> None:
     assert (found.share_got_pct, found.share_got_10s_pct) == (25.0, pytest.approx(47.5))
     assert (found.throttled_pct, found.wait_per_turn_us) == (75.0, 150_000)
     assert rates.rates([readings[5], last])[0, ID1[:12]].share_got_10s_pct is None, "not observed for so long"
+    late = _at(one, 16, 9 * 10**9, 0, 95)
+    assert rates.rates([readings[0], late])[0, ID1[:12]].share_got_10s_pct is None, "over 16 s"
+
+
+def test_histograms_that_do_not_fit_together_have_no_difference() -> None:
+    def waits_of(count: int, *bounds: int) -> wait_times.Waits:
+        return wait_times.Waits(tuple((ns, count) for ns in bounds), count, count * 10)
+
+    assert wait_times.since(waits_of(3, 100, 200), waits_of(5, 100, 200)) == waits_of(2, 100, 200)
+    assert wait_times.since(waits_of(3, 100, 200), waits_of(2, 100, 200)) is None, "of an earlier container"
+    assert wait_times.since(waits_of(3, 100), waits_of(5, 100, 200)) is None, "of another core"
+    assert wait_times.since(None, waits_of(5, 100)) == waits_of(5, 100)
 
 
 def test_the_part_of_a_ceiling_in_the_throttled_time(tree: Tree) -> None:
@@ -749,6 +788,8 @@ def test_ids_that_begin_alike_stay_apart(node: Tree) -> None:
     for key in "ot":
         lines = topview.frame(view, {}, topview.press(topview.State(), key, [0]), 140, 40)
         assert len({word for line in lines for word in line.split() if word.startswith("ab" * 8)}) == 2, lines
+    one = chosen(view, (), [alike[0].id])
+    assert one.ids == view.ids and len(one.ids[alike[0].id]) > 12, "a filter does not make it another's"
     named = [line for line in monitor.process_lines(view) if "abab" in line]
     assert len(named) == 2 and named[0] != named[1]
 

@@ -157,3 +157,39 @@ def test_what_an_acknowledgement_means() -> None:
     for flags, text in ((genl.NLM_F_ACK_TLVS, "busy"), (0, "")):
         found = acknowledged(-errno.EBUSY, flags, words)
         assert found and (found.code, found.text, str(found)) == (errno.EBUSY, text, text or os.strerror(errno.EBUSY))
+
+
+class Answered(Requests):
+    """The other end of a socket pair, which has sent these datagrams, in place of the kernel."""
+
+    def __init__(self, *datagrams: bytes) -> None:
+        self._sock, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.setblocking(False)
+        self._number = 0
+        for one in datagrams:
+            self._other.send(one)
+
+    async def dump(self) -> list[bytes]:
+        try:
+            return [one[16:] for one in await self.request(FAMILY, 2, 1, b"", NLM_F_DUMP)]
+        finally:
+            self._other.close()
+            self.close()
+
+
+def numbered(kind: int, body: bytes, flags: int = 2, number: int = 1) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, number, 0) + body
+
+
+def end(code: int = 0, flags: int = 2) -> bytes:
+    return numbered(genl.NLMSG_DONE, struct.pack("=i", code), flags)
+
+
+async def test_the_end_of_a_dump() -> None:
+    first, second = numbered(FAMILY, b"one."), numbered(FAMILY, b"two.")
+    late = numbered(FAMILY, b"old.", number=0)
+    assert await Answered(late + first, second, end()).dump() == [b"one.", b"two."]
+    for last, code in ((end(-errno.ENOMEM), errno.ENOMEM), (end(0, 2 | genl.NLM_F_DUMP_INTR), errno.EINTR)):
+        with pytest.raises(Failed) as caught:
+            await Answered(first, last).dump()
+        assert caught.value.code == code

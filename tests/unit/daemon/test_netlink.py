@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import fields
 
 import pytest
 
+from cgpu_common import netlink
+from cgpu_common.errors import KernelRefused
 from cgpu_common.genl import Failed
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
@@ -237,3 +240,56 @@ def test_each_attribute_is_read_into_its_field(kind: type, attrs: type[S] | type
     wanted = {one.name: values[one.type] for one in known} | ({"SLICE_IS_SET": True} if kind is KernelGpu else {})
     assert {one.name: getattr(found, one.name.lower()) for one in known} == wanted
     assert {field.name for field in fields(kind)} == {one.name.lower() for one in known} | ONLY_IN_PROC[kind]
+
+
+class Reloaded:
+    """A kernel whose module was loaded again: the family has another number from the second look on."""
+
+    families: tuple[int, ...] = (33, 34)
+
+    def __init__(self) -> None:
+        made.append(self)
+        self.asked: list[int] = []
+
+    async def family(self, _name: str) -> tuple[int, int]:
+        return self.families[min(len(made), len(self.families)) - 1], 1
+
+    async def request(self, family: int, *_: object) -> list[bytes]:
+        self.asked.append(family)
+        if family == 33:
+            raise Failed(2)
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+made: list[Reloaded] = []
+
+
+@pytest.fixture
+def reloaded(monkeypatch: pytest.MonkeyPatch) -> list[Reloaded]:
+    monkeypatch.setattr(netlink, "Requests", Reloaded)
+    made.clear()
+    return made
+
+
+async def test_a_request_is_repeated_where_the_family_has_another_number(reloaded: list[Reloaded]) -> None:
+    assert await netlink.NetlinkLink().list() == ()
+    assert [one.asked for one in reloaded] == [[33], [34]]
+
+
+async def test_what_is_not_there_is_refused_once(reloaded: list[Reloaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reloaded, "families", (33, 33))
+    with pytest.raises(KernelRefused, match="No such file"):
+        await netlink.NetlinkLink().list()
+    assert [one.asked for one in reloaded] == [[33], []]
+
+
+def test_each_loop_has_its_socket(reloaded: list[Reloaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket of a loop that has ended would never answer."""
+    monkeypatch.setattr(Reloaded, "families", (34,))
+    link = netlink.NetlinkLink()
+    for _ in range(2):
+        asyncio.run(link.list())
+    assert [one.asked for one in reloaded] == [[34], [34]]

@@ -92,6 +92,13 @@ def test_what_was_set_as_wanted_is_no_drift(wish: GpuSettings) -> None:
     assert settings.drift(wish, {}, [replace(GPU, kernel=kernel)]) == []
 
 
+def test_a_gpu_that_is_not_attached_has_no_drift() -> None:
+    """Its values are the module's defaults, and those of the files are set when it is."""
+    wish = GpuSettings(policy=GPU.kernel.policy + 1)
+    assert [row["key"] for row in settings.drift(wish, {}, [GPU])] == ["policy"]
+    assert settings.drift(wish, {}, [replace(GPU, kernel=replace(GPU.kernel, born=0)), replace(GPU, kernel=None)]) == []
+
+
 # ---- into the kernel ----
 
 
