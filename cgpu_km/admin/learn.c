@@ -6,35 +6,23 @@
 #include <linux/uuid.h>
 
 #include "admin/learn.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "state/gpu.h"
 #include "state/quota.h"
 
-/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS */
-struct id_info {
-	u32 gpu_id, gpu_flags, device_instance, subdevice_instance;
-	u32 sli_status, board_id, gpu_instance, numa_id;
-};
-
 bool ckm_gpu_learn_instance(struct ckm_gpu *gpu)
 {
-	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
+	struct nv_id_info info = { .gpuId = gpu->desc.gpu_id };
 
-	if (ckm_drv_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
+	if (ckm_drv_control(gpu->hclient, gpu->hclient, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
 			    &info, sizeof(info)) ||
-	    info.device_instance == CKM_ALL_ONES)
+	    info.deviceInstance == CKM_ALL_ONES)
 		return false;
-	gpu->instance = info.device_instance;
+	gpu->instance = info.deviceInstance;
 	return true;
 }
-
-/* ctrl2080gpu.h: NV2080_CTRL_GPU_GET_GID_INFO_PARAMS */
-struct gid_info {
-	u32 index, flags, length;
-	u8 data[256];
-};
 
 /* "GPU-" and the bytes in their order, by which nvidia-uvm identifies the GPU. No
  * container can register a GPU without a UUID with nvidia-uvm, so a call that failed for a
@@ -42,12 +30,12 @@ struct gid_info {
  */
 static bool learn_uuid(struct ckm_gpu *gpu)
 {
-	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
+	struct nv_gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
 	u32 status;
 
 	if (!gid)
 		return false;
-	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_GPU_GET_GID_INFO,
+	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO,
 				 gid, sizeof(*gid));
 	if (status == NV_OK)
 		ckm_driver_copy_uuid(gpu->desc.uuid, gid->data, sizeof(gid->data));
@@ -60,12 +48,6 @@ static bool learn_uuid(struct ckm_gpu *gpu)
 	return gpu->has_uuid || status == NV_ERR_NOT_SUPPORTED;
 }
 
-/* ctrl2080mc.h: NV2080_CTRL_MC_GET_ARCH_INFO_PARAMS */
-struct arch_info {
-	u32 architecture, implementation, revision;
-	u8 sub_revision;
-};
-
 /* False: the call failed for a passing reason, or its answer @reply is all ones. */
 static bool is_answer(u32 status, const void *reply, size_t size)
 {
@@ -75,8 +57,8 @@ static bool is_answer(u32 status, const void *reply, size_t size)
 /* Without it the GPU has no pages of a size that some chips lack. */
 static bool learn_arch(struct ckm_gpu *gpu)
 {
-	struct arch_info info = {};
-	u32 status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_MC_GET_ARCH_INFO, &info,
+	struct nv_arch_info info = {};
+	u32 status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_MC_GET_ARCH_INFO, &info,
 				     sizeof(info));
 
 	if (!is_answer(status, &info.architecture, sizeof(info.architecture))) {
@@ -97,13 +79,13 @@ static bool learn_arch(struct ckm_gpu *gpu)
  */
 static bool learn_copies(struct ckm_gpu *gpu)
 {
-	u8 caps[NV_CE_CAPS_SIZE] __aligned(8) = {};
+	u8 caps[sizeof(struct nv_ce_caps)] __aligned(8) = {};
 	const struct cgpu_core_ops *core = ckm_core_enter();
-	u32 status, size = core->nv.control(ckm_driver_branch(), NV2080_CTRL_CE_GET_ALL_CAPS)->params_size;
+	u32 status, size = core->nv.control(ckm_driver_branch(), NV2080_CTRL_CMD_CE_GET_ALL_CAPS)->params_size;
 
 	ckm_core_leave();
 	size = min_t(u32, size, sizeof(caps));
-	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CE_GET_ALL_CAPS, caps, size);
+	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_CE_GET_ALL_CAPS, caps, size);
 	if (!is_answer(status, caps, size)) {
 		pr_warn("GPU %u: the driver returns no answer for its copy engines (status 0x%x)\n", gpu->index,
 			status);
@@ -120,7 +102,7 @@ static bool learn_copies(struct ckm_gpu *gpu)
 
 static bool learn_total(struct ckm_gpu *gpu)
 {
-	const u32 index[] = { NV_FB_RAM_SIZE, NV_FB_BAR1_SIZE };
+	const u32 index[] = { NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE, NV2080_CTRL_FB_INFO_INDEX_BAR1_SIZE };
 	u32 kib[2];
 
 	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || !kib[0])
@@ -137,12 +119,12 @@ static bool probe_controls(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
-	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
+	void *empty = kzalloc(sizeof(struct nv_disable_channels), GFP_KERNEL);
 
 	if (!empty)
 		return false;
-	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, empty,
-			    NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
+	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, empty,
+			    sizeof(struct nv_disable_channels)) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; a policy that needs it is refused\n",
 			gpu->index);
 		controls &= ~CGPU_CTRL_FREEZE;

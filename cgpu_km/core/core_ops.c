@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* The table of operations that the module calls; the only file that sees all parts of the core. */
 #include "core_ops.h"
-#include "nv_abi.h"
+#include "nv_struct.h"
 
 #ifndef CGPU_VERSION
 #error "CGPU_VERSION comes from the VERSION file, by way of the build"
@@ -18,7 +18,7 @@ static int selftest(void)
 		return -EINVAL;
 	if (cgpu_call_control(CGPU_BRANCH_FIRST, 0) ||
 	    cgpu_call_class(CGPU_BRANCH_FIRST, 0xffffffffu) ||
-	    !cgpu_call_escape(CGPU_BRANCH_FIRST, NV_ESC_RM_FREE, NVOS00_SIZE, CGPU_NODE_CTL))
+	    !cgpu_call_escape(CGPU_BRANCH_FIRST, NV_ESC_RM_FREE, sizeof(struct nvos00), CGPU_NODE_CTL))
 		return -EINVAL;
 	return 0;
 }

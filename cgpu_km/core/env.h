@@ -2,7 +2,7 @@
 /*
  * The only file of the core that depends on where it is compiled.
  *
- * Need: u8 u16 u32 u64 s64, bool, size_t, NULL, E* numbers, memset, memcpy,
+ * Need: u8 u16 u32 u64 s16 s32 s64, bool, size_t, NULL, E* numbers, memset, memcpy,
  *       memcmp, strlen, 64-bit division.
  * Not here, ever: clock, lock, allocation, print, current.
  */
@@ -25,6 +25,8 @@ typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int16_t s16;
+typedef int32_t s32;
 typedef int64_t s64;
 #endif
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Answers that the module gives in place of the driver. */
 #include "nv_answer.h"
-#include "nv_abi.h"
+#include "nv_struct.h"
 #include "nv_row.h"
 
 static void put32(u8 *p, u32 value)
@@ -22,8 +22,9 @@ static u32 get32(const u8 *p)
  */
 static void no_p2p(u8 *params)
 {
-	memset(params + NV_P2P_CAPS, 0, NV_P2P_STATUS - NV_P2P_CAPS);
-	memset(params + NV_P2P_STATUS, NV_P2P_STATUS_NOT_SUPPORTED, NV_P2P_STATUS_COUNT);
+	memset(params + AT(nv_p2p_caps, p2pCaps), 0, AT(nv_p2p_caps, p2pCapsStatus) - AT(nv_p2p_caps, p2pCaps));
+	memset(params + AT(nv_p2p_caps, p2pCapsStatus), NV0000_P2P_CAPS_STATUS_NOT_SUPPORTED,
+	       NV0000_CTRL_P2P_CAPS_INDEX_TABLE_SIZE);
 }
 
 /**
@@ -39,30 +40,30 @@ static void no_p2p(u8 *params)
 bool cgpu_call_not_there(u32 cmd, u8 *params, u32 size)
 {
 	switch (cmd) {
-	case NV0000_CTRL_P2P_CAPS:
-		if (size < NV_P2P_PEERS)
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS:
+		if (size < AT(nv_p2p_caps, busPeerIds))
 			return false;
 		no_p2p(params);
 		return true;
-	case NV0000_CTRL_P2P_CAPS_V2:
-		if (size < NV_P2P_V2_PEERS)
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2:
+		if (size < AT(nv_p2p_caps_v2, busPeerIds))
 			return false;
 		no_p2p(params);
-		memset(params + NV_P2P_V2_PEERS, 0xff, size - NV_P2P_V2_PEERS);
+		memset(params + AT(nv_p2p_caps_v2, busPeerIds), 0xff, size - AT(nv_p2p_caps_v2, busPeerIds));
 		return true;
-	case NV0000_CTRL_P2P_CAPS_MATRIX:
-		if (size < NV_P2P_MATRIX_CAPS)
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX:
+		if (size < AT(nv_p2p_matrix, p2pCaps))
 			return false;
-		memset(params + NV_P2P_MATRIX_CAPS, 0, size - NV_P2P_MATRIX_CAPS);
+		memset(params + AT(nv_p2p_matrix, p2pCaps), 0, size - AT(nv_p2p_matrix, p2pCaps));
 		return true;
-	case NV0000_CTRL_FABRIC_STATUS:
+	case NV0000_CTRL_CMD_SYSTEM_GET_FABRIC_STATUS:
 		if (size != sizeof(u32))
 			return false;
-		put32(params, NV_FABRIC_STATUS_SKIP);
+		put32(params, NV0000_CTRL_GET_SYSTEM_FABRIC_STATUS_SKIP);
 		return true;
-	case NV2080_CTRL_FABRIC_PROBE:
-	case NV2080_CTRL_NVLINK_CAPS:
-	case NV2080_CTRL_NVLINK_STATUS:
+	case NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO:
+	case NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS:
+	case NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS:
 		memset(params, 0, size);
 		return true;
 	}
@@ -108,12 +109,12 @@ static bool may_have_peers(const struct cgpu_peer_gpu *own, u32 count)
  */
 static u32 peers_of_groups(const u8 *params, const struct cgpu_peer_gpu *own, u32 count)
 {
-	u32 b = get32(params + NV_P2P_MATRIX_COUNT_B);
+	u32 b = get32(params + AT(nv_p2p_matrix, grpBCount));
 
-	if (peers_of(params + NV_P2P_MATRIX_A, get32(params + NV_P2P_MATRIX_COUNT_A),
-		     NV_P2P_MATRIX_GPUS, own, count) == CGPU_PEERS_FOREIGN)
+	if (peers_of(params + AT(nv_p2p_matrix, gpuIdGrpA), get32(params + AT(nv_p2p_matrix, grpACount)),
+		     NV0000_CTRL_SYSTEM_MAX_P2P_GROUP_GPUS, own, count) == CGPU_PEERS_FOREIGN)
 		return CGPU_PEERS_FOREIGN;
-	if (b && peers_of(params + NV_P2P_MATRIX_B, b, NV_P2P_MATRIX_GPUS, own,
+	if (b && peers_of(params + AT(nv_p2p_matrix, gpuIdGrpB), b, NV0000_CTRL_SYSTEM_MAX_P2P_GROUP_GPUS, own,
 			  count) == CGPU_PEERS_FOREIGN)
 		return CGPU_PEERS_FOREIGN;
 	return CGPU_PEERS_DRIVER;
@@ -142,17 +143,18 @@ u32 cgpu_call_peers(u32 cmd, const u8 *params, u32 size, const struct cgpu_peer_
 	if (count < 2)
 		return CGPU_PEERS_NONE;
 	switch (cmd) {
-	case NV0000_CTRL_P2P_CAPS:
-	case NV0000_CTRL_P2P_CAPS_V2:
-		if (size < NV_P2P_CAPS)
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS:
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2:
+		if (size < AT(nv_p2p_caps, p2pCaps))
 			return CGPU_PEERS_FOREIGN;
-		return peers_of(params, get32(params + NV_P2P_COUNT), NV_P2P_GPUS, own, count);
-	case NV0000_CTRL_P2P_CAPS_MATRIX:
-		if (size < NV_P2P_MATRIX_CAPS)
+		return peers_of(params, get32(params + AT(nv_p2p_caps, gpuCount)),
+				NV0000_CTRL_SYSTEM_MAX_ATTACHED_GPUS, own, count);
+	case NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX:
+		if (size < AT(nv_p2p_matrix, p2pCaps))
 			return CGPU_PEERS_FOREIGN;
 		return peers_of_groups(params, own, count);
-	case NV2080_CTRL_NVLINK_CAPS:
-	case NV2080_CTRL_NVLINK_STATUS:
+	case NV2080_CTRL_CMD_NVLINK_GET_NVLINK_CAPS:
+	case NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS:
 		return may_have_peers(own, count) ? CGPU_PEERS_DRIVER : CGPU_PEERS_MIXED;
 	case NV2080_CTRL_PEERS_UNNAMED:
 		return may_have_peers(own, count) ? CGPU_PEERS_OK : CGPU_PEERS_MIXED;
@@ -189,14 +191,15 @@ bool cgpu_call_thermal_reads(const u8 *params, u32 size)
 {
 	u32 count, i;
 
-	if (size != NV_THERMAL_SIZE || get32(params + NV_THERMAL_STRIDE_AT) != NV_THERMAL_STRIDE)
+	if (size != sizeof(struct nv_thermal) ||
+	    get32(params + AT(nv_thermal, clientInstructionSizeOf)) != sizeof(struct nv_thermal_op))
 		return false;
-	count = get32(params + NV_THERMAL_COUNT);
-	if (count > NV_THERMAL_MAX)
+	count = get32(params + AT(nv_thermal, instructionListSize));
+	if (count > NV2080_CTRL_THERMAL_SYSTEM_INSTRUCTION_MAX_COUNT)
 		return false;
 	for (i = 0; i < count; i++)
-		if (!is_thermal_read(get32(params + NV_THERMAL_LIST + i * NV_THERMAL_STRIDE +
-					   NV_THERMAL_OPCODE)))
+		if (!is_thermal_read(get32(params + AT(nv_thermal, instructionList) + i * sizeof(struct nv_thermal_op) +
+					   AT(nv_thermal_op, opcode))))
 			return false;
 	return true;
 }
@@ -232,10 +235,11 @@ bool cgpu_call_may_map_dma(const struct cgpu_dma_map *map)
  */
 void cgpu_call_force_cilp(u8 *params)
 {
-	put32(params + NV_CTXSW_FLAGS, NV_CTXSW_FLAGS_CILP_SET);
-	put32(params + NV_CTXSW_GFXP, 0);
-	put32(params + NV_CTXSW_CILP, NV_CTXSW_CILP_CILP);
-	memset(params + NV_CTXSW_ROUTE, 0, NV_CTXSW_SIZE - NV_CTXSW_ROUTE);
+	put32(params + AT(nv_ctxsw_mode, flags), NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP_SET);
+	put32(params + AT(nv_ctxsw_mode, gfxpPreemptMode), 0);
+	put32(params + AT(nv_ctxsw_mode, cilpPreemptMode), NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP);
+	memset(params + AT(nv_ctxsw_mode, grRouteInfo), 0,
+	       sizeof(struct nv_ctxsw_mode) - AT(nv_ctxsw_mode, grRouteInfo));
 }
 
 /**
@@ -248,5 +252,5 @@ void cgpu_call_force_cilp(u8 *params)
  */
 bool cgpu_call_share_stays(u16 type)
 {
-	return type == NV_SHARE_OS_TOKEN || type == NV_SHARE_PID;
+	return type == RS_SHARE_TYPE_OS_SECURITY_TOKEN || type == RS_SHARE_TYPE_PID;
 }

@@ -33,7 +33,7 @@ bool cgpu_call_thermal_reads(const u8 *params, u32 size);
 
 /* A mapping of memory for a GPU (MAP_MEMORY_DMA), by the GPUs of the three objects that it names. */
 struct cgpu_dma_map {
-	u32 flags;		/* NVOS46_FLAGS */
+	u32 flags;		/* AT(nvos46, flags) */
 	u32 kind;		/* enum cgpu_kind of the memory */
 	u32 memory;		/* index of its GPU; CGPU_NO_GPU: of none */
 	u32 device;		/* that of the device, in whose page tables it is */

@@ -114,12 +114,12 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 /* A copy engine of graphics' runlist (GRCE) is no asynchronous one: its channels take turns with kernels. */
 u64 cgpu_call_async_copies(const u8 *caps, u32 size)
 {
-	u32 engines = size * 8 / (8 * NV_CE_CAPS_BYTES + 1), n;
+	u32 engines = size * 8 / (8 * NV2080_CTRL_CE_CAPS_TBL_SIZE + 1), n;
 	u64 async = 0;
 
 	for (n = 0; n < engines; n++)
-		if (caps[engines * NV_CE_CAPS_BYTES + n / 8] >> n % 8 & 1 &&
-		    !(caps[n * NV_CE_CAPS_BYTES] & NV_CE_CAPS_GRCE))
+		if (caps[engines * NV2080_CTRL_CE_CAPS_TBL_SIZE + n / 8] >> n % 8 & 1 &&
+		    !(caps[n * NV2080_CTRL_CE_CAPS_TBL_SIZE] & NV_CE_CAPS_GRCE))
 			async |= 1ull << n;
 	return async;
 }
@@ -182,9 +182,9 @@ bool cgpu_call_is_vidmem(u32 attr, u32 flags)
  */
 bool cgpu_call_has_page_size(u32 arch, u32 attr, u32 attr2)
 {
-	return arch >= NV_ARCH_GA100 ||
+	return arch >= NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GA100 ||
 	       ((attr >> NVOS32_ATTR_PAGE_SIZE_SHIFT) & 3) != NVOS32_ATTR_PAGE_SIZE_HUGE ||
-	       ((attr2 >> NVOS32_ATTR2_HUGE_SHIFT) & 3) != NVOS32_ATTR2_HUGE_512M;
+	       ((attr2 >> NVOS32_ATTR2_HUGE_SHIFT) & 3) != NVOS32_ATTR2_PAGE_SIZE_HUGE_512MB;
 }
 
 static u32 to_kib(u64 bytes)
@@ -201,31 +201,31 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, 
 	u32 left = used_bytes >= limit_bytes ? 0 : to_kib(limit_bytes - used_bytes);
 
 	switch (index) {
-	case NV_FB_BAR1_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_BAR1_SIZE:
 		return to_kib(bar1_used + bar1_left);
-	case NV_FB_BAR1_AVAIL:
-	case NV_FB_BAR1_LARGEST_AVAIL:
+	case NV2080_CTRL_FB_INFO_INDEX_BAR1_AVAIL_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_BAR1_MAX_CONTIGUOUS_AVAIL_SIZE:
 		return to_kib(bar1_left);
-	case NV_FB_RAM_SIZE:
-	case NV_FB_TOTAL_RAM_SIZE:
-	case NV_FB_HEAP_SIZE:
-	case NV_FB_USABLE_RAM_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_USABLE_RAM_SIZE:
 		return limit;
-	case NV_FB_MAPPABLE_HEAP_SIZE:
-	case NV_FB_PROTECTED_TOTAL:
+	case NV2080_CTRL_FB_INFO_INDEX_MAPPABLE_HEAP_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_PROTECTED_MEM_SIZE_TOTAL_KB:
 		return real_kib < limit ? real_kib : limit;
-	case NV_FB_PROTECTED_FREE:
+	case NV2080_CTRL_FB_INFO_INDEX_PROTECTED_MEM_SIZE_FREE_KB:
 		return real_kib ? left : 0;	/* without confidential computing there is none */
-	case NV_FB_LARGEST_FREE:
-	case NV_FB_HEAP_FREE:
+	case NV2080_CTRL_FB_INFO_INDEX_LARGEST_FREE_REGION_SIZE_KB:
+	case NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE:
 		/* The slice has its limit. Admission checks what the card has
 		 * left; showing that here would show the neighbours' use.
 		 */
 		return left;
-	case NV_FB_LARGEST_FREE_BASE:	/* would show the layout of other containers' memory */
-	case NV_FB_TAX_SIZE:		/* the card's own reserve is no part of the slice */
-	case NV_FB_RESERVED_HEAP_SIZE:
-	case NV_FB_HEAP_RECLAIMABLE:	/* of what neighbours hold above a soft limit */
+	case NV2080_CTRL_FB_INFO_INDEX_LARGEST_FREE_REGION_BASE_KB:	/* would show the layout of other containers' memory */
+	case NV2080_CTRL_FB_INFO_INDEX_FB_TAX_SIZE_KB:		/* the card's own reserve is no part of the slice */
+	case NV2080_CTRL_FB_INFO_INDEX_VISTA_RESERVED_HEAP_SIZE:
+	case NV2080_CTRL_FB_INFO_INDEX_HEAP_RECLAIMABLE:	/* of what neighbours hold above a soft limit */
 		return 0;
 	default:
 		return real_kib;

@@ -59,6 +59,6 @@ u32 cgpu_run_word(u32 source, u32 word)
  */
 bool cgpu_run_has_pccsr(u32 arch, u32 boot_0)
 {
-	return arch == NV_ARCH_TU100 &&
+	return arch == NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_TU100 &&
 	       ((boot_0 >> NV_PMC_BOOT_0_ARCH_SHIFT) & 0x1f) == NV_PMC_BOOT_0_ARCH_TU100;
 }

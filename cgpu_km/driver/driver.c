@@ -13,66 +13,13 @@
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "driver/redirect.h"
+#include "driver/rm_ops.h"
 
 static bool any_driver;
 module_param(any_driver, bool, 0644);
 MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not wholly checked against, from the next first container on (default: refuse); never one without rows");
 
-struct nvidia_stack_s;		/* the driver's */
-
-/* kernel-open/common/inc/nv-modeset-interface.h; order stable 390 … 595. make test-abi compares the
- * prototypes with each release's. From 595 on (cgpu_abi.reset_aware) the open and the close have one
- * more argument: without it the driver counts the opener, so that the GPU is not reset under it.
- */
-struct nv_rm_ops {
-	const char *version_string;
-	struct {
-		u8 allow_write_combining;
-	} system_info;
-	int (*alloc_stack)(struct nvidia_stack_s **sp);
-	void (*free_stack)(struct nvidia_stack_s *sp);
-	u32 (*enumerate_gpus)(struct nv_gpu_info *info);
-	union {
-		int (*open_gpu)(u32 gpu_id, struct nvidia_stack_s *sp);
-		int (*open_gpu_595)(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware);
-	};
-	union {
-		void (*close_gpu)(u32 gpu_id, struct nvidia_stack_s *sp);
-		void (*close_gpu_595)(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware);
-	};
-	void (*op)(struct nvidia_stack_s *sp, void *ops);
-	int (*set_callbacks)(const void *callbacks);
-};
-
 extern void nvidia_p2p_put_pages(void);
-
-/* nv-kernel-rmapi-ops.h: op number, then a union of at most 64 bytes. */
-struct nv_rmapi_op {
-	u32 op;
-	u32 pad;
-	union {
-		struct {	/* NVOS00 */
-			u32 root, parent, old, status;
-		} free;
-		struct {	/* NVOS21 or NVOS64: size and status by struct cgpu_abi */
-			u32 root, parent, handle, cls;
-			u64 params;
-		} alloc;
-		struct {	/* NVOS54 */
-			u32 client, object, cmd, flags;
-			u64 params;
-			u32 params_size, status;
-		} control;
-		struct {	/* NVOS57 */
-			u32 client, object, target, access_mask;
-			u16 type;
-			u8 action, pad;
-			u32 status;
-		} share;
-		u8 room[64];
-	};
-};
-static_assert(sizeof(struct nv_rmapi_op) == 72);
 
 /* Written by get and put under ckm_lock only. Read without a lock between them. */
 static struct nv_rm_ops rm;
@@ -202,8 +149,8 @@ int ckm_driver_get(bool quiet)
 	if (core->nv.part(branch))
 		part = *core->nv.part(branch);
 	abi = *core->nv.abi(branch);
-	fb_info_size = params_size(core, NV2080_CTRL_FB_GET_INFO_V2);
-	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
+	fb_info_size = params_size(core, NV2080_CTRL_CMD_FB_GET_INFO_V2);
+	util_size = params_size(core, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2);
 	ckm_core_leave();
 	ret = -EOPNOTSUPP;
 	if (!branch)
@@ -237,8 +184,8 @@ bool ckm_driver_fits(const struct cgpu_core_ops *core)
 	return (core->nv.knows_driver(version) || any_driver) &&
 	       core->nv.branch(version) == branch &&
 	       !memcmp(core->nv.abi(branch), &abi, sizeof(abi)) &&
-	       params_size(core, NV2080_CTRL_FB_GET_INFO_V2) == fb_info_size &&
-	       params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES) == util_size;
+	       params_size(core, NV2080_CTRL_CMD_FB_GET_INFO_V2) == fb_info_size &&
+	       params_size(core, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2) == util_size;
 }
 
 const char *ckm_driver_version(void)
@@ -298,14 +245,14 @@ static bool learn_minor(const struct nv_gpu_info *info, struct ckm_gpu_desc *des
 	bool ok = false;
 	void *nv;
 
-	pdev = pci_get_domain_bus_and_slot(info->pci.domain, info->pci.bus,
-					   PCI_DEVFN(info->pci.slot, info->pci.function & 7u));
+	pdev = pci_get_domain_bus_and_slot(info->pci_info.domain, info->pci_info.bus,
+					   PCI_DEVFN(info->pci_info.slot, info->pci_info.function & 7u));
 	if (lock_device(pdev)) {
-		nv = (void *)ckm_call_original(info->pci.domain, info->pci.bus, info->pci.slot,
+		nv = (void *)ckm_call_original(info->pci_info.domain, info->pci_info.bus, info->pci_info.slot,
 					       0, 0, 0, get_adapter_state);
 		if (nv) {
 			desc->nv_minor = ckm_driver_minor_of(nv);
-			ok = desc->nv_minor <= NV_MINOR_GPU_MAX;
+			ok = desc->nv_minor <= NV_MINOR_DEVICE_NUMBER_REGULAR_MAX;
 		}
 		if (pdev)
 			device_unlock(&pdev->dev);
@@ -318,8 +265,8 @@ static bool describe(const struct nv_gpu_info *info, struct ckm_gpu_desc *desc)
 {
 	memset(desc, 0, sizeof(*desc));
 	desc->gpu_id = info->gpu_id;
-	snprintf(desc->pci, sizeof(desc->pci), "%04x:%02x:%02x.%u", info->pci.domain & 0xffff,
-		 info->pci.bus, info->pci.slot, info->pci.function & 7u);
+	snprintf(desc->pci, sizeof(desc->pci), "%04x:%02x:%02x.%u", info->pci_info.domain & 0xffff,
+		 info->pci_info.bus, info->pci_info.slot, info->pci_info.function & 7u);
 	if (!learn_minor(info, desc)) {
 		pr_warn("GPU %s: the driver has no minor for it, or is adding or removing it; left out\n",
 			desc->pci);
@@ -327,13 +274,6 @@ static bool describe(const struct nv_gpu_info *info, struct ckm_gpu_desc *desc)
 	}
 	return true;
 }
-
-/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS; flags 0: ASCII */
-struct uuid_from_id {
-	u32 gpu_id, flags;
-	u8 uuid[256];
-	u32 length;
-};
 
 void ckm_driver_copy_uuid(char uuid[CKM_UUID_SIZE], const u8 *text, size_t size)
 {
@@ -354,18 +294,18 @@ void ckm_driver_copy_uuid(char uuid[CKM_UUID_SIZE], const u8 *text, size_t size)
  */
 static void learn_uuids(struct ckm_gpu_desc *desc, u32 count)
 {
-	struct uuid_from_id params;
+	struct nv_uuid_from_id params;
 	u32 client = 0, i;
 
 	if (ckm_drv_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
 		return;
 	for (i = 0; i < count; i++) {
 		memset(&params, 0, sizeof(params));
-		params.gpu_id = desc[i].gpu_id;
-		if (ckm_drv_control(client, client, NV0000_CTRL_UUID_FROM_ID, &params,
+		params.gpuId = desc[i].gpu_id;
+		if (ckm_drv_control(client, client, NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID, &params,
 				    sizeof(params)))
 			continue;
-		ckm_driver_copy_uuid(desc[i].uuid, params.uuid, sizeof(params.uuid));
+		ckm_driver_copy_uuid(desc[i].uuid, params.gpuUuid, sizeof(params.gpuUuid));
 	}
 	ckm_drv_free(client, client, client);
 }
@@ -403,7 +343,7 @@ static bool alloc_stack_for_end(struct nvidia_stack_s **sp)
 	return false;
 }
 
-static bool run_op(struct nv_rmapi_op *op)
+static bool run_op(struct nv_kernel_op *op)
 {
 	struct nvidia_stack_s *sp = NULL;
 
@@ -416,42 +356,42 @@ static bool run_op(struct nv_rmapi_op *op)
 
 u32 ckm_drv_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size)
 {
-	struct nv_rmapi_op op = { .op = NV04_ALLOC };
+	struct nv_kernel_op op = { .op = NV04_ALLOC };
 	u32 status;
 
-	op.alloc.root = client;
-	op.alloc.parent = parent;
-	op.alloc.handle = *handle;
-	op.alloc.cls = cls;
-	op.alloc.params = (uintptr_t)params;
-	memcpy(op.room + abi.op_alloc_params_size, &size, sizeof(size));
+	op.params.alloc.hRoot = client;
+	op.params.alloc.hObjectParent = parent;
+	op.params.alloc.hObjectNew = *handle;
+	op.params.alloc.hClass = cls;
+	op.params.alloc.pAllocParms = (uintptr_t)params;
+	memcpy(op.params._room + abi.op_alloc_params_size, &size, sizeof(size));
 	if (!run_op(&op))
-		return NV_ERR_RESOURCES;
-	*handle = op.alloc.handle;
-	memcpy(&status, op.room + abi.op_alloc_status, sizeof(status));
+		return NV_ERR_INSUFFICIENT_RESOURCES;
+	*handle = op.params.alloc.hObjectNew;
+	memcpy(&status, op.params._room + abi.op_alloc_status, sizeof(status));
 	return status;
 }
 
 u32 ckm_drv_free(u32 client, u32 parent, u32 handle)
 {
-	struct nv_rmapi_op op = { .op = NV01_FREE };
+	struct nv_kernel_op op = { .op = NV01_FREE };
 
-	op.free.root = client;
-	op.free.parent = parent;
-	op.free.old = handle;
-	return run_op(&op) ? op.free.status : NV_ERR_RESOURCES;
+	op.params.free.hRoot = client;
+	op.params.free.hObjectParent = parent;
+	op.params.free.hObjectOld = handle;
+	return run_op(&op) ? op.params.free.status : NV_ERR_INSUFFICIENT_RESOURCES;
 }
 
 u32 ckm_drv_control(u32 client, u32 object, u32 cmd, void *params, u32 size)
 {
-	struct nv_rmapi_op op = { .op = NV04_CONTROL };
+	struct nv_kernel_op op = { .op = NV04_CONTROL };
 
-	op.control.client = client;
-	op.control.object = object;
-	op.control.cmd = cmd;
-	op.control.params = (uintptr_t)params;
-	op.control.params_size = size;
-	return run_op(&op) ? op.control.status : NV_ERR_RESOURCES;
+	op.params.control.hClient = client;
+	op.params.control.hObject = object;
+	op.params.control.cmd = cmd;
+	op.params.control.params = (uintptr_t)params;
+	op.params.control.paramsSize = size;
+	return run_op(&op) ? op.params.control.status : NV_ERR_INSUFFICIENT_RESOURCES;
 }
 
 bool ckm_drv_free_os_events(u32 client)
@@ -463,15 +403,15 @@ bool ckm_drv_free_os_events(u32 client)
 
 u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end)
 {
-	struct nv_rmapi_op op = { .op = NV04_SHARE };
+	struct nv_kernel_op op = { .op = NV04_SHARE };
 
-	op.share.client = client;
-	op.share.object = object;
-	op.share.target = to;
-	op.share.access_mask = NV_SHARE_MAY_DUP;
-	op.share.type = NV_SHARE_CLIENT;
-	op.share.action = NV_SHARE_COMPOSE | (end ? NV_SHARE_REVOKE : 0);
-	return run_op(&op) ? op.share.status : NV_ERR_RESOURCES;
+	op.params.share.hClient = client;
+	op.params.share.hObject = object;
+	op.params.share.sharePolicy.target = to;
+	op.params.share.sharePolicy.accessMask = NV_SHARE_MAY_DUP;
+	op.params.share.sharePolicy.type = RS_SHARE_TYPE_CLIENT;
+	op.params.share.sharePolicy.action = RS_SHARE_ACTION_FLAG_COMPOSE | (end ? RS_SHARE_ACTION_FLAG_REVOKE : 0);
+	return run_op(&op) ? op.params.share.status : NV_ERR_INSUFFICIENT_RESOURCES;
 }
 
 int ckm_rm_open_gpu(u32 gpu_id)

@@ -7,17 +7,6 @@
 
 #include "uapi.h"
 
-/* kernel-open/common/inc/nv-gpu-info.h */
-struct nv_gpu_info {
-	u32 gpu_id;
-	struct {
-		u32 domain;
-		u8 bus, slot, function;
-	} pci;
-	u8 needs_numa_setup;
-	void *os_device_ptr;
-};
-
 struct cgpu_abi;
 struct cgpu_core_ops;
 struct file_operations;
@@ -56,7 +45,7 @@ const char *ckm_driver_version(void);
 /* The driver branch (580 of 580.105.08) that selects the rows of the call table. */
 u32 ckm_driver_branch(void);
 const struct cgpu_abi *ckm_driver_abi(void);
-/* Bytes of the parameters of FB_GET_INFO_V2, at most NV_FB_INFO_V2_SIZE. */
+/* Bytes of the parameters of FB_GET_INFO_V2, at most sizeof(struct nv_fb_info_v2). */
 u32 ckm_driver_fb_info_size(void);
 /* Bytes of the parameters of PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2; 0: the branch has no
  * such control.
@@ -84,7 +73,7 @@ bool ckm_driver_owns(const struct file_operations *fops);
 
 /* RM calls as a kernel client. They sleep and can spin for milliseconds; of this module's
  * locks only those that registry.h lists may be held. @params are kernel addresses, @size
- * is in bytes. Return an NV_STATUS; NV_OK is 0; NV_ERR_RESOURCES also if the driver's
+ * is in bytes. Return an NV_STATUS; NV_OK is 0; NV_ERR_INSUFFICIENT_RESOURCES also if the driver's
  * stack could not be allocated.
  */
 u32 ckm_drv_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);

@@ -34,9 +34,9 @@ static dev_t real_device(u32 node, const struct ckm_slot *slot)
 {
 	switch (node) {
 	case CGPU_NODE_CTL:
-		return MKDEV(NV_MAJOR, NV_MINOR_CTL);
+		return MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE);
 	case CGPU_NODE_GPU:
-		return MKDEV(NV_MAJOR, slot->gpu->desc.nv_minor);
+		return MKDEV(NV_MAJOR_DEVICE_NUMBER, slot->gpu->desc.nv_minor);
 	default:
 		return MKDEV(ckm_driver_uvm_major(), 0);
 	}
@@ -149,7 +149,7 @@ static int front_mmap(struct file *file, struct vm_area_struct *vma)
 	return ret;
 }
 
-/* Unwrap NV_ESC_XFER_CMD, so that one struct is left to copy in. 0, -EFAULT or -EINVAL. */
+/* Unwrap NV_ESC_IOCTL_XFER_CMD, so that one struct is left to copy in. 0, -EFAULT or -EINVAL. */
 static int unwrap(unsigned int *cmd, unsigned long *user)
 {
 	struct {
@@ -157,12 +157,12 @@ static int unwrap(unsigned int *cmd, unsigned long *user)
 		u64 ptr;
 	} xfer;
 
-	if (_IOC_NR(*cmd) != NV_ESC_XFER_CMD)
+	if (_IOC_NR(*cmd) != NV_ESC_IOCTL_XFER_CMD)
 		return 0;
 	if (_IOC_SIZE(*cmd) != sizeof(xfer) ||
 	    copy_from_user(&xfer, (void __user *)*user, sizeof(xfer)))
 		return -EFAULT;
-	if (xfer.nr > _IOC_NRMASK || xfer.nr == NV_ESC_XFER_CMD || xfer.size > _IOC_SIZEMASK)
+	if (xfer.nr > _IOC_NRMASK || xfer.nr == NV_ESC_IOCTL_XFER_CMD || xfer.size > _IOC_SIZEMASK)
 		return -EINVAL;
 	*cmd = _IOC(_IOC_READ | _IOC_WRITE, NV_IOCTL_MAGIC, xfer.nr, xfer.size);
 	*user = xfer.ptr;

@@ -5,7 +5,7 @@
 #include <linux/slab.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "driver/redirect.h"
 #include "fields.h"
@@ -67,7 +67,7 @@ static u32 hold_all(struct exported_buf *c, struct ckm_call *call, u32 client, c
 		    (slot && slot->gpu->index == obj[i]->gpu))
 			continue;
 		ckm_call_denied(call, "dma-buf of another GPU's memory, handle", obj[i]->hobject);
-		status = NV_ERR_PARENT;
+		status = NV_ERR_INVALID_OBJECT_PARENT;
 	}
 	return status;
 }
@@ -94,7 +94,7 @@ static void *original(struct ckm_call *call, u32 row)
 static u32 charged_dmabuf_export(void *nv, void *params)
 {
 	struct ckm_call *call = ckm_call_mine();
-	u32 count = get32(params, NV_DMABUF_NUM), status = NV_ERR_RESOURCES, i;
+	u32 count = get32(params, AT(nv_export_dmabuf, numObjects)), status = NV_ERR_INSUFFICIENT_RESOURCES, i;
 	struct ckm_container *ct = call->backing->ct;
 	struct cgpu_obj **obj;
 	struct exported_buf *c;
@@ -105,8 +105,8 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 	 */
 	if ((s32)get32(params, 0) != -1)
 		return NV_ERR_NOT_SUPPORTED;
-	if (!count || count > NV_DMABUF_MAX)
-		return NV_ERR_ARGUMENT;
+	if (!count || count > NV_DMABUF_EXPORT_MAX_HANDLES)
+		return NV_ERR_INVALID_ARGUMENT;
 	obj = kcalloc(count, sizeof(*obj), GFP_KERNEL_ACCOUNT);
 	c = kzalloc(struct_size(c, mem, count), GFP_KERNEL_ACCOUNT);
 	if (!obj || !c)
@@ -114,7 +114,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 	ckm_container_get(ct);
 	c->ct = ct;
 	c->count = count;
-	status = hold_all(c, call, get32(params, NV_DMABUF_H_CLIENT),
+	status = hold_all(c, call, get32(params, AT(nv_export_dmabuf, hClient)),
 			  params + ckm_driver_abi()->dmabuf_handles, obj);
 	if (status == NV_OK) {
 		call->dmabuf_wanted = true;

@@ -3,7 +3,7 @@
 #include <linux/sched.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "fields.h"
@@ -31,7 +31,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	/* Of the driver's answer this would mean that it made an object under no known handle. */
 	if (handle == CKM_ALL_ONES) {
 		ckm_call_denied(a->rc->call, "handle", handle);
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	}
 	a->obj->core.hobject = handle;
 	mutex_lock(&ct->rm_lock);
@@ -39,12 +39,12 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 		mutex_unlock(&ct->rm_lock);
 		ckm_call_denied(a->rc->call, "object over max_objects or host_memsize, class",
 				a->obj->core.cls);
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	}
 	if (!ckm_listed_has_room_locked(ct, kind)) {
 		mutex_unlock(&ct->rm_lock);
 		ckm_call_denied(a->rc->call, ckm_listed_refusal(kind), a->obj->core.cls);
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	}
 	ret = ckm_obj_add_locked(ct, &a->obj->core, a->parent);
 	a->in_tree = !ret;
@@ -55,11 +55,11 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	case 0:
 		return NV_OK;
 	case -EEXIST:
-		return NV_ERR_DUPLICATE_NAME;
+		return NV_ERR_INSERT_DUPLICATE_NAME;
 	case -ENOMEM:
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	default:
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	}
 }
 
@@ -183,7 +183,7 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	u32 status = get32(arg, a->status_at), handle = get32(arg, a->handle_at);
 
 	if (obj->kind == CGPU_KIND_DEVICE)	/* restore the tenant's hClientShare */
-		put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->share);
+		put32(call->nested.copy, AT(nv_device_params, hClientShare), a->share);
 	if (status == NV_ERR_NO_MEMORY && a->mem && a->mem->bytes)
 		ckm_mem_no_room(a->slot, a->mem);
 	if (status != NV_OK)
@@ -192,10 +192,10 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->backing->registered)) {
 		ckm_drv_free(handle, handle, handle);
 		ckm_call_denied(call, "client on a registered file, class", obj->cls);
-		status = NV_ERR_FUNCTION;
+		status = NV_ERR_INVALID_FUNCTION;
 		goto refuse;
 	}
-	status = NV_ERR_ARGUMENT;
+	status = NV_ERR_INVALID_ARGUMENT;
 	/* The driver returned a different handle from the inserted one, or none: free the new
 	 * object, which is not in the tree. It answers NV_OK for a handle that it does not have,
 	 * so that proves nothing.
@@ -217,19 +217,19 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	status = NV_ERR_NO_MEMORY;
 	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
 		goto refuse;
-	if (obj->kind == CGPU_KIND_SYSMEM && a->mem && !a->is_dup && obj->cls != NV01_MEMORY_OS_DESCRIPTOR)
+	if (obj->kind == CGPU_KIND_SYSMEM && a->mem && !a->is_dup && obj->cls != NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
 		correct_host_size(a);
 	if (!ckm_alloc_bind_channel(a)) {
 		ckm_call_denied(call, "channel that the driver puts on another runlist, class", obj->cls);
 		free_refused(a, handle);
-		status = NV_ERR_STATE;
+		status = NV_ERR_INVALID_STATE;
 		goto refuse;
 	}
 
 	mutex_lock(&ct->rm_lock);
 	if (obj->state != CGPU_OBJ_PENDING) {	/* removed with its client's file */
 		mutex_unlock(&ct->rm_lock);
-		status = NV_ERR_CLIENT;
+		status = NV_ERR_INVALID_CLIENT;
 		goto refuse;
 	}
 	obj->mem = a->mem;
@@ -286,7 +286,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 
 	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
 	if (!a->obj)
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	/* The parameters of a compute object are optional and need no check, but the
 	 * driver writes results to them: they need a kernel copy too.
 	 */
@@ -303,9 +303,9 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		if (READ_ONCE(backing->registered)) {
 			ckm_call_denied(a->rc->call, "client on a registered file, class",
 					a->cls.cls);
-			return NV_ERR_FUNCTION;
+			return NV_ERR_INVALID_FUNCTION;
 		}
-		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
+		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_INVALID_FUNCTION;
 	}
 	/* A dup has no parameters. */
 	if (a->cls.copied_in && ckm_alloc_is_event(a->cls.cls)) {
@@ -315,7 +315,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 	}
 	a->parent = ckm_obj_pin(backing->ct, client, parent);
 	if (!a->parent)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	if (a->parent->gpu != CGPU_NO_GPU)
 		a->slot = ckm_container_slot_of(backing->ct, a->parent->gpu);
 	status = check(a);
@@ -440,16 +440,16 @@ static long keep_shared(struct ckm_alloc *a, u32 status)
 	struct ckm_container *ct = a->rc->call->backing->ct;
 
 	if (status == NV_OK && !a->in_tree)	/* the driver alone can choose a handle */
-		status = NV_ERR_ARGUMENT;
+		status = NV_ERR_INVALID_ARGUMENT;
 	if (status == NV_OK && a->parent->kind != CGPU_KIND_SUBDEVICE)
-		status = NV_ERR_PARENT;
+		status = NV_ERR_INVALID_OBJECT_PARENT;
 	if (status == NV_OK) {
 		mutex_lock(&ct->rm_lock);
 		if (a->obj->core.state == CGPU_OBJ_PENDING) {
 			a->obj->core.state = CGPU_OBJ_LIVE;
 			a->done = true;
 		} else {	/* removed with its client's file */
-			status = NV_ERR_CLIENT;
+			status = NV_ERR_INVALID_CLIENT;
 		}
 		mutex_unlock(&ct->rm_lock);
 	}
@@ -478,20 +478,20 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	 * from RM_ALLOC_MEMORY, which pins the pages: without that, the driver takes
 	 * the tenant's pointer for its own list of pages.
 	 */
-	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
+	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_SYSTEM_OS_DESCRIPTOR ||
 	    (rc->call->backing->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
 		ckm_call_denied(rc->call, a.cls.graphics ? "graphics: class" : "class", cls);
-		return ckm_rm_answer(rc, NV_ERR_CLASS);
+		return ckm_rm_answer(rc, NV_ERR_INVALID_CLASS);
 	}
 	/* FINN_SERIALIZED: the parameters are in another form than that which is checked. The older struct has none. */
-	if (rc->call->size == NVOS64_SIZE && get32(top, NVOS64_FLAGS)) {
-		ckm_call_denied(rc->call, "flags of an allocation", get32(top, NVOS64_FLAGS));
-		return ckm_rm_answer(rc, NV_ERR_ARGUMENT);
+	if (rc->call->size == sizeof(struct nvos64) && get32(top, AT(nvos64, flags))) {
+		ckm_call_denied(rc->call, "flags of an allocation", get32(top, AT(nvos64, flags)));
+		return ckm_rm_answer(rc, NV_ERR_INVALID_ARGUMENT);
 	}
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
-				   get64(top, NVOS64_PARAMS));
+				   get64(top, AT(nvos64, pAllocParms)));
 	if (a.cls.kind == CGPU_KIND_SHARED_DATA)
 		return keep_shared(&a, status);
 	return ckm_alloc_run(&a, status, ckm_alloc_post);

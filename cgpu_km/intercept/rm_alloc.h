@@ -25,8 +25,8 @@ void ckm_alloc_find_class(struct ckm_alloc *a, u32 cls);
  * Return: an RM status. After an error too, ckm_alloc_run() must release @a.
  */
 u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u64 params);
-/* Insert a->obj into the tree as PENDING, under @handle. NV_OK, NV_ERR_DUPLICATE_NAME,
- * NV_ERR_PARENT, or NV_ERR_RESOURCES above max_objects or another limit (state/listed.h).
+/* Insert a->obj into the tree as PENDING, under @handle. NV_OK, NV_ERR_INSERT_DUPLICATE_NAME,
+ * NV_ERR_INVALID_OBJECT_PARENT, or NV_ERR_INSUFFICIENT_RESOURCES above max_objects or another limit (state/listed.h).
  * Takes rm_lock.
  */
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle);

@@ -3,7 +3,7 @@
 #include <linux/log2.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "fields.h"
@@ -26,7 +26,7 @@ u32 ckm_alloc_charge(struct ckm_alloc *a, enum ckm_mem_kind kind, u64 bytes)
 	struct cgpu_mem *mem;
 
 	if (!a->slot)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	ckm_managed_wait(ct);
 	mutex_lock(&ct->rm_lock);
 	mem = ckm_mem_charge_locked(a->slot, kind, bytes);
@@ -59,7 +59,7 @@ u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes)
 	struct cgpu_mem *mem;
 
 	if (!a->slot)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	mutex_lock(&ct->rm_lock);
 	mem = ckm_mem_charge_host_locked(a->slot, ckm_alloc_host_bytes(a, bytes));
 	mutex_unlock(&ct->rm_lock);
@@ -110,7 +110,7 @@ static u32 charge_context(struct ckm_alloc *a)
 
 u32 ckm_alloc_engine_type(const struct ckm_alloc *a)
 {
-	return get32(a->rc->call->nested.copy, a->obj->core.kind == CGPU_KIND_TSG ? NV_TSG_ENGINE :
+	return get32(a->rc->call->nested.copy, a->obj->core.kind == CGPU_KIND_TSG ? AT(nv_tsg_params, engineType) :
 		     ckm_driver_abi()->channel_engine);
 }
 
@@ -134,10 +134,10 @@ static bool new_group(struct ckm_alloc *a)
 /* A TSG takes the buffers of its engine's context at creation, and an id. */
 static u32 charge_group(struct ckm_alloc *a)
 {
-	u32 status = a->slot ? charge_context(a) : NV_ERR_PARENT;
+	u32 status = a->slot ? charge_context(a) : NV_ERR_INVALID_OBJECT_PARENT;
 
 	if (!new_group(a))
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	return status == NV_OK ? take_id(a, CGPU_QUOTA_GROUPS) : status;
 }
 
@@ -175,7 +175,7 @@ static u32 find_group(struct ckm_alloc *a)
 	}
 	if (a->obj->core.engine == CGPU_ENGINE_OTHER)
 		return NV_OK;
-	return new_group(a) ? NV_OK : NV_ERR_RESOURCES;
+	return new_group(a) ? NV_OK : NV_ERR_INSUFFICIENT_RESOURCES;
 }
 
 /* Only a new address space or the device's: the driver has others that all clients share. And not with the flags by
@@ -184,18 +184,18 @@ static u32 find_group(struct ckm_alloc *a)
 static u32 check_vaspace(struct ckm_alloc *a)
 {
 	const u8 *p = a->rc->call->nested.copy;
-	u32 index = get32(p, NV_VASPACE_INDEX), flags = get32(p, NV_VASPACE_FLAGS_AT);
+	u32 index = get32(p, AT(nv_vaspace_params, index)), flags = get32(p, AT(nv_vaspace_params, flags));
 
 	if (flags & NV_VASPACE_FLAGS_HEAP_TABLES) {
 		ckm_call_denied(a->rc->call, "page tables of the driver's own heap, flags", flags);
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	}
-	if (index == NV_VASPACE_INDEX_NEW)
-		return ckm_obj_new_space(a->obj) ? NV_OK : NV_ERR_RESOURCES;
-	if (index == NV_VASPACE_INDEX_DEVICE)	/* keeps no tables of the container's: rm_tables.h */
+	if (index == NV_VASPACE_ALLOCATION_INDEX_GPU_NEW)
+		return ckm_obj_new_space(a->obj) ? NV_OK : NV_ERR_INSUFFICIENT_RESOURCES;
+	if (index == NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE)	/* keeps no tables of the container's: rm_tables.h */
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "address space", index);
-	return NV_ERR_ARGUMENT;
+	return NV_ERR_INVALID_ARGUMENT;
 }
 
 bool ckm_alloc_is_event(u32 cls)
@@ -211,12 +211,12 @@ bool ckm_alloc_is_event(u32 cls)
 u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent)
 {
 	struct ckm_call *call = a->rc->call;
-	u32 source = get32(call->nested.copy, NV_EVENT_H_CLIENT) ?: client;
+	u32 source = get32(call->nested.copy, AT(nv_event_params, hParentClient)) ?: client;
 
 	a->source = ckm_obj_pin(call->backing->ct, source, *parent);
 	if (!a->source) {
 		ckm_call_denied(call, "event of object", *parent);
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	}
 	if (source != client)
 		*parent = client;
@@ -230,15 +230,15 @@ static u32 check_debugger(struct ckm_alloc *a)
 {
 	struct ckm_call *call = a->rc->call;
 	const u8 *p = call->nested.copy;
-	u32 client = get32(p, NV_DEBUGGER_H_APP_CLIENT) ?: a->obj->core.hclient;
-	u32 object = get32(p, NV_DEBUGGER_H_OBJECT);
+	u32 client = get32(p, AT(nv_debugger_params, hAppClient)) ?: a->obj->core.hclient;
+	u32 object = get32(p, AT(nv_debugger_params, hClass3dObject));
 
-	if (client == a->obj->core.hclient && !get32(p, NV_DEBUGGER_H_CLIENT))
+	if (client == a->obj->core.hclient && !get32(p, AT(nv_debugger_params, hDebuggerClient_Obsolete)))
 		a->source = ckm_obj_pin(call->backing->ct, client, object);
 	if (a->source && a->source->kind == CGPU_KIND_COMPUTE && a->source->gpu == a->parent->gpu)
 		return NV_OK;
 	ckm_call_denied(call, "debugger of object", object);
-	return NV_ERR_NOT_FOUND;
+	return NV_ERR_OBJECT_NOT_FOUND;
 }
 
 static u32 check_plain(struct ckm_alloc *a)
@@ -249,11 +249,11 @@ static u32 check_plain(struct ckm_alloc *a)
 		return NV_OK;
 	switch (a->obj->core.cls) {
 	case NV01_MEMORY_VIRTUAL:
-		return ckm_alloc_hold_space(a, 0, get32(p, NV_VIRTUAL_H_VASPACE));
+		return ckm_alloc_hold_space(a, 0, get32(p, AT(nv_virtual_params, hVASpace)));
 	case NV50_MEMORY_VIRTUAL:
-		return ckm_alloc_hold_space(a, 0, get32(p, NV_MEM_H_VASPACE));
+		return ckm_alloc_hold_space(a, 0, get32(p, AT(nv_mem_params, hVASpace)));
 	case FERMI_CONTEXT_SHARE_A:
-		return ckm_alloc_hold_space(a, 0, get32(p, NV_CONTEXT_SHARE_H_VASPACE));
+		return ckm_alloc_hold_space(a, 0, get32(p, AT(nv_ctxshare_params, hVASpace)));
 	case FERMI_VASPACE_A:
 		return check_vaspace(a);
 	case GT200_DEBUGGER:
@@ -273,7 +273,7 @@ u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
 	u64 bytes;
 
 	if (!(flags & NVOS32_ALLOC_FLAGS_SPARSE) &&
-	    flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
+	    flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNALLY_MANAGED))
 		return 0;
 	bytes = cgpu_estimate_page_tables(cgpu_estimate_vidmem_bytes(size, attr, attr2));
 	return bytes + bytes / 16;
@@ -294,11 +294,12 @@ u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u32 attr2, u64 alignme
 {
 	if (attr2 & ATTR2_USE_SCANOUT_CARVEOUT) {
 		ckm_call_denied(a->rc->call, "place of video memory, attr2", attr2);
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	}
-	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END | NVOS32_ALLOC_FLAGS_WPR)) {
+	if (flags & (NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE | NVOS32_ALLOC_FLAGS_USE_BEGIN_END |
+		     NVOS32_ALLOC_FLAGS_WPR)) {
 		ckm_call_denied(a->rc->call, "place of video memory, flags", flags);
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	}
 	if (flags & NVOS32_ALLOC_FLAGS_ALIGNED)
 		*bytes = max(*bytes, alignment);
@@ -314,7 +315,7 @@ u32 ckm_alloc_check_page_size(struct ckm_alloc *a, u32 attr, u32 attr2)
 	if (has)
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "pages that the GPU does not have, attr2", attr2);
-	return NV_ERR_STATE;
+	return NV_ERR_INVALID_STATE;
 }
 
 static bool is_memory(const struct cgpu_obj *obj)
@@ -333,29 +334,29 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	u32 status = NV_OK;
 
 	if (p && is_memory(obj))
-		status = ckm_alloc_check_page_size(a, get32(p, NV_MEM_ATTR),
-						   get32(p, NV_MEM_ATTR2));
+		status = ckm_alloc_check_page_size(a, get32(p, AT(nv_mem_params, attr)),
+						   get32(p, AT(nv_mem_params, attr2)));
 	if (status != NV_OK)
 		return status;
 	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
-		a->pt_bytes = ckm_reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
-						  get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
+		a->pt_bytes = ckm_reserved_tables(get32(p, AT(nv_mem_params, flags)), get64(p, AT(nv_mem_params, size)),
+						  get32(p, AT(nv_mem_params, attr)), get32(p, AT(nv_mem_params, attr2)));
 	core = ckm_core_enter();
 	switch (obj->kind) {
 	case CGPU_KIND_VIDMEM:
 	case CGPU_KIND_SYSMEM:
 		if (!p)
 			break;
-		vidmem = core->nv.is_vidmem(get32(p, NV_MEM_ATTR), get32(p, NV_MEM_FLAGS));
-		bytes = cgpu_estimate_vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
-						   get32(p, NV_MEM_ATTR2));
-		a->contiguous = ckm_alloc_is_contiguous(get32(p, NV_MEM_ATTR));
+		vidmem = core->nv.is_vidmem(get32(p, AT(nv_mem_params, attr)), get32(p, AT(nv_mem_params, flags)));
+		bytes = cgpu_estimate_vidmem_bytes(get64(p, AT(nv_mem_params, size)), get32(p, AT(nv_mem_params, attr)),
+						   get32(p, AT(nv_mem_params, attr2)));
+		a->contiguous = ckm_alloc_is_contiguous(get32(p, AT(nv_mem_params, attr)));
 		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
 			obj->kind = CGPU_KIND_REFUSED;
 		obj->bytes = bytes;
 		break;
 	case CGPU_KIND_TSG:
-		obj->engine = core->nv.engine(ckm_driver_branch(), get32(p, NV_TSG_ENGINE), copies);
+		obj->engine = core->nv.engine(ckm_driver_branch(), get32(p, AT(nv_tsg_params, engineType)), copies);
 		break;
 	case CGPU_KIND_CHANNEL:
 		obj->engine = core->nv.engine(ckm_driver_branch(),
@@ -366,33 +367,34 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 
 	switch (obj->kind) {
 	case CGPU_KIND_REFUSED:
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	case CGPU_KIND_PLAIN:
 		return check_plain(a);
 	case CGPU_KIND_NOTIFIER:
 		return ckm_alloc_check_notifier(a->rc->call, a->obj, a->parent, &a->held[0]);
 	case CGPU_KIND_VIDMEM:
-		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS), get32(p, NV_MEM_ATTR2),
-						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
+		status = p ? ckm_alloc_check_place(a, get32(p, AT(nv_mem_params, flags)),
+						   get32(p, AT(nv_mem_params, attr2)),
+						   get64(p, AT(nv_mem_params, alignment)), &bytes) : NV_OK;
 		return status ?: ckm_alloc_charge(a, CKM_MEM_DATA, bytes);
 	case CGPU_KIND_SYSMEM:
 		/* Pages of the process are its memory cgroup's already (rm_alloc_memory.c). */
-		return obj->cls == NV01_MEMORY_OS_DESCRIPTOR ? NV_OK :
+		return obj->cls == NV01_MEMORY_SYSTEM_OS_DESCRIPTOR ? NV_OK :
 		       ckm_alloc_charge_host(a, p ? bytes : a->host_bytes);
 	case CGPU_KIND_TSG:
-		a->obj->notifiers[0] = get32(p, NV_TSG_H_ERROR);
-		a->obj->notifiers[1] = get32(p, NV_TSG_H_ECC_ERROR);
-		status = ckm_alloc_hold_space(a, 0, get32(p, NV_TSG_H_VASPACE));
+		a->obj->notifiers[0] = get32(p, AT(nv_tsg_params, hObjectError));
+		a->obj->notifiers[1] = get32(p, AT(nv_tsg_params, hObjectEccError));
+		status = ckm_alloc_hold_space(a, 0, get32(p, AT(nv_tsg_params, hVASpace)));
 		return status ?: charge_group(a);
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
-			return NV_ERR_PARENT;
+			return NV_ERR_INVALID_OBJECT_PARENT;
 		/* Without a TSG the driver makes one, and its timeslice would never be
 		 * set. Of a video engine none is.
 		 */
 		if (obj->engine == CGPU_ENGINE_GR && a->parent->kind != CGPU_KIND_TSG) {
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
-			return NV_ERR_PARENT;
+			return NV_ERR_INVALID_OBJECT_PARENT;
 		}
 		status = ckm_alloc_hold_channel(a);
 		if (status != NV_OK)
@@ -402,7 +404,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	case CGPU_KIND_COMPUTE:
 		/* Kernels must run on a channel of a graphics/compute engine: it is scheduled. */
 		if (a->parent->kind != CGPU_KIND_CHANNEL || a->parent->engine != CGPU_ENGINE_GR)
-			return NV_ERR_CLASS;
+			return NV_ERR_INVALID_CLASS;
 		return NV_OK;
 	}
 	return NV_OK;
@@ -418,12 +420,12 @@ static u32 check_share(struct ckm_alloc *a)
 {
 	struct ckm_call *call = a->rc->call;
 
-	a->share = get32(call->nested.copy, NV_DEVICE_CLIENT_SHARE);
+	a->share = get32(call->nested.copy, AT(nv_device_params, hClientShare));
 	if (a->share && a->share != a->obj->core.hclient) {
 		ckm_call_denied(call, "address space of client", a->share);
-		return NV_ERR_CLIENT;
+		return NV_ERR_INVALID_CLIENT;
 	}
-	put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->obj->core.hclient);
+	put32(call->nested.copy, AT(nv_device_params, hClientShare), a->obj->core.hclient);
 	return NV_OK;
 }
 
@@ -434,10 +436,10 @@ u32 ckm_alloc_check_device(struct ckm_alloc *a)
 	u32 i;
 
 	for (i = 0; p && i < ct->slot_count; i++)
-		if (ct->slot[i].gpu->instance == get32(p, NV_DEVICE_INSTANCE)) {
+		if (ct->slot[i].gpu->instance == get32(p, AT(nv_device_params, deviceId))) {
 			a->slot = &ct->slot[i];
 			a->obj->core.gpu = ct->slot[i].gpu->index;
 			return check_share(a);
 		}
-	return NV_ERR_ARGUMENT;
+	return NV_ERR_INVALID_ARGUMENT;
 }

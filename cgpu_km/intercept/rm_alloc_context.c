@@ -32,15 +32,15 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a)
 	ckm_core_leave();
 	if (a->parent->kind != CGPU_KIND_CHANNEL || a->parent->engine != engine || !a->slot) {
 		ckm_call_denied(a->rc->call, "object on a channel of another engine, class", cls);
-		return NV_ERR_CLASS;
+		return NV_ERR_INVALID_CLASS;
 	}
 	if (!ckm_quota_has(quota)) {
 		ckm_call_denied(a->rc->call, "session, of which the module's parameter allows none, class", cls);
-		return NV_ERR_CLASS;
+		return NV_ERR_INVALID_CLASS;
 	}
 	if (!ckm_ctrl_freezes_video(a->slot->gpu)) {
 		ckm_call_denied(a->rc->call, "session on a GPU where freezes do not stop video engines, class", cls);
-		return NV_ERR_CLASS;
+		return NV_ERR_INVALID_CLASS;
 	}
 	status = ckm_alloc_charge(a, CKM_MEM_CONTEXT, 0);
 	if (status != NV_OK)
@@ -48,7 +48,7 @@ u32 ckm_alloc_check_video(struct ckm_alloc *a)
 	mutex_lock(&ct->rm_lock);
 	ret = ckm_mem_take_id_locked(a->slot, a->mem, quota);
 	mutex_unlock(&ct->rm_lock);
-	return ret ? NV_ERR_RESOURCES : NV_OK;
+	return ret ? NV_ERR_INSUFFICIENT_RESOURCES : NV_OK;
 }
 
 /* The driver keeps a group's engine where each runlist has channel ids of its own (a host of SR-IOV). Elsewhere a
@@ -69,7 +69,7 @@ bool ckm_alloc_bind_channel(const struct ckm_alloc *a)
 		return true;
 	/* Whatever the type: the chip may lack that engine. */
 	type = graphics ? NV2080_ENGINE_TYPE_GRAPHICS : group ? group->type : ckm_alloc_engine_type(a);
-	return ckm_drv_control(obj->hclient, obj->hobject, NVA06F_CTRL_BIND, &type, sizeof(type)) == NV_OK;
+	return ckm_drv_control(obj->hclient, obj->hobject, NVA06F_CTRL_CMD_BIND, &type, sizeof(type)) == NV_OK;
 }
 
 /* The engine whose context the driver makes with this object; CGPU_ENGINE_OTHER: none. For a

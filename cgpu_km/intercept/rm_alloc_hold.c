@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Pins what the parameters of a channel name for as long as the call, and checks it. Takes rm_lock. */
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -23,19 +23,19 @@ u32 ckm_alloc_hold_space(struct ckm_alloc *a, u32 n, u32 handle)
 	a->held[n] = ckm_obj_pin(a->rc->call->backing->ct, a->obj->core.hclient, handle);
 	if (!a->held[n]) {
 		ckm_call_denied(a->rc->call, "address space that is not there, handle", handle);
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	}
 	ckm_obj_set_space(a->obj, a->held[n]);
 	if (a->held[n]->gpu == a->parent->gpu)
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "address space of another GPU, class", a->obj->core.cls);
-	return NV_ERR_PARENT;
+	return NV_ERR_INVALID_OBJECT_PARENT;
 }
 
 static u32 hold_channel_spaces(struct ckm_alloc *a)
 {
 	const u8 *p = a->rc->call->nested.copy;
-	u32 at = NV_CHANNEL_H_CONTEXT_SHARE, n, status = NV_OK;
+	u32 at = AT(nv_chan_params, hContextShare), n, status = NV_OK;
 
 	for (n = CGPU_DEPS; at < ckm_driver_abi()->channel_h_userd && status == NV_OK; n++, at += sizeof(u32))
 		status = ckm_alloc_hold_space(a, n, get32(p, at));
@@ -60,14 +60,14 @@ static u32 hold_memory(struct ckm_alloc *a, u32 n, u32 handle)
 	/* Not LIVE: another thread frees or makes it, so the driver may find it. */
 	if (!memory) {
 		ckm_call_denied(a->rc->call, "channel on memory that is not there, handle", handle);
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	}
 	a->held[n] = memory;
 	if (memory->parent != device || (memory->kind != CGPU_KIND_VIDMEM && memory->kind != CGPU_KIND_SYSMEM &&
 					 !(n && memory->kind == CGPU_KIND_NOTIFIER))) {
 		ckm_call_denied(a->rc->call, "channel on what is not memory of its device, class",
 				memory->cls);
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	}
 	a->obj->core.deps[n].on = memory;
 	return NV_OK;
@@ -80,16 +80,17 @@ static u32 hold_memory(struct ckm_alloc *a, u32 n, u32 handle)
 static u32 check_userd(struct ckm_alloc *a)
 {
 	const struct cgpu_obj *memory = a->held[0];
-	u64 at = get64(a->rc->call->nested.copy, ckm_driver_abi()->channel_engine - NV_CHANNEL_USERD_OFFSETS);
+	u32 userd_at = ckm_driver_abi()->channel_engine - sizeof_field(struct nv_chan_params, userdOffset);
+	u64 at = get64(a->rc->call->nested.copy, userd_at);
 	u64 bytes;
 
 	if (!memory)
 		return NV_OK;
 	bytes = ckm_real_bytes(memory->hclient, memory->hobject);
-	if (at % NV_USERD_BYTES == 0 && bytes >= NV_USERD_BYTES && at <= bytes - NV_USERD_BYTES)
+	if (at % NV_RAMUSERD_CHAN_SIZE == 0 && bytes >= NV_RAMUSERD_CHAN_SIZE && at <= bytes - NV_RAMUSERD_CHAN_SIZE)
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "USERD outside of its memory, class", memory->cls);
-	return NV_ERR_ARGUMENT;
+	return NV_ERR_INVALID_ARGUMENT;
 }
 
 /* The driver looks a channel's error notifiers up once, takes those of the TSG's handle for a channel
@@ -103,13 +104,13 @@ static u32 hold_memories(struct ckm_alloc *a)
 	const u8 *p = a->rc->call->nested.copy;
 	const u32 handles[CGPU_DEPS] = {
 		get32(p, ckm_driver_abi()->channel_h_userd),
-		get32(p, NV_CHANNEL_H_ERROR) ?: parent->notifiers[0],
+		get32(p, AT(nv_chan_params, hObjectError)) ?: parent->notifiers[0],
 		get32(p, ckm_driver_abi()->channel_h_ecc) ?: parent->notifiers[1],
 	};
 	u32 n, status = NV_OK;
 
 	if (!ckm_obj_alloc_deps(a->obj))
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	for (n = 0; n < CGPU_DEPS && status == NV_OK; n++)
 		status = hold_memory(a, n, handles[n]);
 	if (status == NV_OK)

@@ -5,7 +5,7 @@
 #include <linux/sched.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc.h"
@@ -29,7 +29,7 @@ static u32 charge_pinned(struct ckm_alloc *a)
 
 	if (!current->mm || pages > READ_ONCE(current->mm->total_vm)) {
 		ckm_call_denied(a->rc->call, "more pages of the process than it has, class", a->obj->core.cls);
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	}
 	return ckm_alloc_charge_host(a, pages * PINNED_PAGE_BYTES);
 }
@@ -40,8 +40,8 @@ static void post_alloc_memory(struct ckm_call *call, u8 *arg)
 	const struct ckm_alloc *a = call->post_data;
 	struct ckm_container *ct = call->backing->ct;
 
-	if (call->no_pages && get32(arg, NVOS02_STATUS) != NV_OK)
-		put32(arg, NVOS02_STATUS, NV_ERR_ADDRESS);
+	if (call->no_pages && get32(arg, AT(nvos02, status)) != NV_OK)
+		put32(arg, AT(nvos02, status), NV_ERR_INVALID_ADDRESS);
 	ckm_alloc_post(call, arg);
 	mutex_lock(&ct->rm_lock);
 	if (call->shown_by && a->done && a->obj->core.state != CGPU_OBJ_DETACHED)
@@ -61,15 +61,15 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 	ckm_alloc_find_class(&a, cls);
 	if (a.cls.kind != CGPU_KIND_SYSMEM) {
 		ckm_call_denied(rc->call, "RM_ALLOC_MEMORY class", cls);
-		return ckm_rm_answer(rc, NV_ERR_CLASS);
+		return ckm_rm_answer(rc, NV_ERR_INVALID_CLASS);
 	}
 	a.cls.copied_in = false;	/* they are in the top struct, already copied in */
-	a.contiguous = ((get32(top, NVOS02_FLAGS) >> NVOS02_FLAGS_PHYSICALITY_SHIFT) & 0xf) ==
+	a.contiguous = ((get32(top, AT(nvos02, flags)) >> NVOS02_FLAGS_PHYSICALITY_SHIFT) & 0xf) ==
 		       NVOS02_FLAGS_PHYSICALITY_CONTIGUOUS;
-	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, NVOS02_LIMIT), S64_MAX) + 1);
+	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, AT(nvos02, limit)), S64_MAX) + 1);
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   get32(top, NVOS_H_NEW), 0);
-	if (status == NV_OK && cls == NV01_MEMORY_OS_DESCRIPTOR)
+	if (status == NV_OK && cls == NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
 		status = charge_pinned(&a);
 	/* The call maps it too, if its flags say so. */
 	mutex_lock(&ct->rm_lock);

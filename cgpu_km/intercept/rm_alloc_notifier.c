@@ -3,7 +3,7 @@
 #include <linux/mm.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc_notifier.h"
@@ -20,17 +20,18 @@ u32 ckm_alloc_check_notifier(struct ckm_call *call, struct ckm_obj *obj, const s
 			     struct cgpu_obj **held)
 {
 	const u8 *p = call->nested.copy;
-	u32 flags = get32(p, NV_CONTEXT_DMA_FLAGS) & ~NVOS03_FLAGS_FREE;
+	u32 flags = get32(p, AT(nv_context_dma_params, flags)) & ~NVOS03_FLAGS_FREE;
 	struct cgpu_obj *memory;
 
-	if (flags != NVOS03_FLAGS_NOTIFIER || get32(p, NV_CONTEXT_DMA_H_SUBDEVICE) ||
-	    get64(p, NV_CONTEXT_DMA_OFFSET) || get64(p, NV_CONTEXT_DMA_LIMIT) >= PAGE_SIZE) {
-		ckm_call_denied(call, "context DMA that is no notifier, flags", get32(p, NV_CONTEXT_DMA_FLAGS));
-		return NV_ERR_CLASS;
+	if (flags != NVOS03_FLAGS_NOTIFIER || get32(p, AT(nv_context_dma_params, hSubDevice)) ||
+	    get64(p, AT(nv_context_dma_params, offset)) || get64(p, AT(nv_context_dma_params, limit)) >= PAGE_SIZE) {
+		ckm_call_denied(call, "context DMA that is no notifier, flags",
+				get32(p, AT(nv_context_dma_params, flags)));
+		return NV_ERR_INVALID_CLASS;
 	}
 	if (!ckm_obj_alloc_deps(obj))
-		return NV_ERR_RESOURCES;
-	memory = ckm_obj_pin(call->backing->ct, obj->core.hclient, get32(p, NV_CONTEXT_DMA_H_MEMORY));
+		return NV_ERR_INSUFFICIENT_RESOURCES;
+	memory = ckm_obj_pin(call->backing->ct, obj->core.hclient, get32(p, AT(nv_context_dma_params, hMemory)));
 	*held = memory;
 	if (memory && memory->parent == parent && memory->cls == NV01_MEMORY_SYSTEM &&
 	    parent->kind == CGPU_KIND_DEVICE) {
@@ -38,6 +39,6 @@ u32 ckm_alloc_check_notifier(struct ckm_call *call, struct ckm_obj *obj, const s
 		return NV_OK;
 	}
 	ckm_call_denied(call, "notifier on what is not system memory of its device, handle",
-			get32(p, NV_CONTEXT_DMA_H_MEMORY));
-	return memory ? NV_ERR_PARENT : NV_ERR_NOT_FOUND;
+			get32(p, AT(nv_context_dma_params, hMemory)));
+	return memory ? NV_ERR_INVALID_OBJECT_PARENT : NV_ERR_OBJECT_NOT_FOUND;
 }

@@ -75,16 +75,16 @@ u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size)
 	void *copy = call->inline_nested;
 
 	if (!user || !size)
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	if (size > sizeof(call->inline_nested)) {
 		copy = kvmalloc(size, GFP_KERNEL_ACCOUNT);
 		if (!copy)
-			return NV_ERR_RESOURCES;
+			return NV_ERR_INSUFFICIENT_RESOURCES;
 	}
 	if (copy_from_user(copy, (void __user *)user, size)) {
 		if (copy != call->inline_nested)
 			kvfree(copy);
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	}
 	call->nested = (struct ckm_range){ .user = user, .size = size, .copy = copy };
 	return NV_OK;

@@ -37,7 +37,7 @@ long ckm_rm_answer(struct ckm_rm_call *rc, u32 status);
 
 /* Copy @size bytes of nested parameters from user address @user into call->nested,
  * once: the check and the driver use this copy, and ckm_call_end() frees it. NV_OK,
- * NV_ERR_ARGUMENT without an address or size, NV_ERR_RESOURCES, NV_ERR_ADDRESS.
+ * NV_ERR_INVALID_ARGUMENT without an address or size, NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_ADDRESS.
  */
 u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size);
 

@@ -4,7 +4,7 @@
 #include <linux/uaccess.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "fields.h"
@@ -43,7 +43,7 @@ static long answer_params(struct control *c, u32 status)
 {
 	if (status == NV_OK && c->size &&
 	    copy_to_user((void __user *)c->user, params_of(c), c->size))
-		status = NV_ERR_ADDRESS;
+		status = NV_ERR_INVALID_ADDRESS;
 	return ckm_rm_answer(c->rc, status);
 }
 
@@ -52,10 +52,7 @@ static long answer_params(struct control *c, u32 status)
  */
 static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 {
-	struct {
-		u32 count;
-		struct { u32 index, data; } list[NV_FB_INFO_MAX];
-	} *fb;
+	struct nv_fb_info_v2 *fb;
 	const struct cgpu_core_ops *core;
 	u32 i, status, size = ckm_driver_fb_info_size();
 	struct cgpu_quota_view bar1;
@@ -63,18 +60,18 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 
 	if (!c->slot || !size || size > sizeof(*fb))
 		return NV_ERR_NOT_SUPPORTED;
-	if (count > (size - NV_FB_INFO_LIST) / sizeof(fb->list[0]))
-		return NV_ERR_ARGUMENT;
+	if (count > (size - AT(nv_fb_info_v2, fbInfoList)) / sizeof(fb->fbInfoList[0]))
+		return NV_ERR_INVALID_ARGUMENT;
 	fb = kzalloc(sizeof(*fb), GFP_KERNEL);
 	if (!fb)
-		return NV_ERR_RESOURCES;
-	fb->count = count;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
+	fb->fbInfoListSize = count;
 	for (i = 0; i < count; i++) {
-		fb->list[i].index = get32(pairs, i * 8);
-		fb->list[i].data = get32(pairs, i * 8 + 4);
+		fb->fbInfoList[i].index = get32(pairs, i * 8);
+		fb->fbInfoList[i].data = get32(pairs, i * 8 + 4);
 	}
 	status = ckm_drv_control(c->obj->hclient, c->obj->hobject,
-				 NV2080_CTRL_FB_GET_INFO_V2, fb, size);
+				 NV2080_CTRL_CMD_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
 	mapped = ckm_quota_view(c->slot, CGPU_QUOTA_BAR1, &bar1);
 	/* Only the container's own mappings count as used: a lower value would show
@@ -83,7 +80,7 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 	free = bar1.total > mapped ? bar1.total - mapped : 0;
 	core = ckm_core_enter();
 	for (i = 0; status == NV_OK && i < count; i++)
-		put32(pairs, i * 8 + 4, core->nv.fb_info(fb->list[i].index, fb->list[i].data,
+		put32(pairs, i * 8 + 4, core->nv.fb_info(fb->fbInfoList[i].index, fb->fbInfoList[i].data,
 							 limit, used, mapped, free));
 	ckm_core_leave();
 	kfree(fb);
@@ -94,7 +91,7 @@ static long fb_info_v2(struct control *c)
 {
 	u8 *p = params_of(c);
 
-	return answer_params(c, slice_fb_info(c, get32(p, 0), p + NV_FB_INFO_LIST));
+	return answer_params(c, slice_fb_info(c, get32(p, 0), p + AT(nv_fb_info_v2, fbInfoList)));
 }
 
 /* The older form: a count and a pointer to the list. */
@@ -102,18 +99,18 @@ static long fb_info(struct control *c)
 {
 	u8 *p = params_of(c);
 	u32 count = get32(p, 0), status;
-	void __user *list = (void __user *)(uintptr_t)get64(p, 8);
+	void __user *list = (void __user *)(uintptr_t)get64(p, AT(nv_fb_info, fbInfoList));
 	u8 *pairs;
 
 	if (!count || count > NV_FB_INFO_MAX)
-		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+		return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 	pairs = memdup_user(list, count * 8);
 	if (IS_ERR(pairs))
-		return ckm_rm_answer(c->rc, PTR_ERR(pairs) == -ENOMEM ? NV_ERR_RESOURCES
-								      : NV_ERR_ADDRESS);
+		return ckm_rm_answer(c->rc, PTR_ERR(pairs) == -ENOMEM ? NV_ERR_INSUFFICIENT_RESOURCES
+								      : NV_ERR_INVALID_ADDRESS);
 	status = slice_fb_info(c, count, pairs);
 	if (status == NV_OK && copy_to_user(list, pairs, count * 8))
-		status = NV_ERR_ADDRESS;
+		status = NV_ERR_INVALID_ADDRESS;
 	kfree(pairs);
 	return ckm_rm_answer(c->rc, status);
 }
@@ -124,12 +121,13 @@ static long no_pids(struct control *c)
 	u8 *p = params_of(c);
 	u32 i, count;
 
-	if (c->row.cmd == NV2080_CTRL_GPU_GET_PIDS) {
-		memset(p + 8, 0, c->size - 8);		/* after idType and id */
+	if (c->row.cmd == NV2080_CTRL_CMD_GPU_GET_PIDS) {
+		memset(p + AT(nv_pids, pidTblCount), 0, c->size - AT(nv_pids, pidTblCount));
 	} else {
-		count = min_t(u32, get32(p, 0), 200);	/* list of 72-byte entries at 8 */
+		count = min_t(u32, get32(p, 0), NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT);
 		for (i = 0; i < count; i++)
-			memset(p + 8 + i * 72 + 16, 0, 56);	/* after pid, index, result */
+			memset(p + AT(nv_pids_info, pidInfoList[i].data), 0,
+			       sizeof(struct nv_pid_info) - AT(nv_pid_info, data));
 	}
 	return answer_params(c, NV_OK);
 }
@@ -158,7 +156,7 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
 {
 	struct control *c = call->post_data;
 
-	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->engine || !c->slot)
+	if (get32(arg, AT(nvos54, status)) != NV_OK || !c->obj->engine || !c->slot)
 		return;
 	mark_scheduled(c);
 	ckm_sched_freeze_group(c->slot, group_of(c));
@@ -187,7 +185,7 @@ static long enable(struct control *c)
 		return ckm_rm_forward(c->rc);
 	if (!params_of(c)[0])
 		return answer_params(c, NV_OK);
-	memset(params_of(c) + NV_SCHEDULE_SKIPS, 0, c->size - NV_SCHEDULE_SKIPS);
+	memset(params_of(c) + AT(nv_schedule, bSkipSubmit), 0, c->size - AT(nv_schedule, bSkipSubmit));
 	mutex_lock(&c->ct->rm_lock);
 	c->changes = group->changes;
 	is_enabled = obj->enabled_at == c->changes + 1;
@@ -203,7 +201,7 @@ static long enable(struct control *c)
 static long set_timeslice(struct control *c)
 {
 	if (c->obj->kind != CGPU_KIND_TSG)
-		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+		return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 	mutex_lock(&c->ct->rm_lock);
 	group_of(c)->timeslice_us = get64(params_of(c), 0);
 	mutex_unlock(&c->ct->rm_lock);
@@ -215,7 +213,7 @@ static long get_timeslice(struct control *c)
 	u64 us;
 
 	if (c->obj->kind != CGPU_KIND_TSG)
-		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+		return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 	mutex_lock(&c->ct->rm_lock);
 	us = group_of(c)->timeslice_us;
 	mutex_unlock(&c->ct->rm_lock);
@@ -231,22 +229,23 @@ static long get_timeslice(struct control *c)
 static long own_channels(struct control *c)
 {
 	const u8 *p = params_of(c);
-	u32 count = get32(p, 4), i, client;
+	u32 count = get32(p, AT(nv_disable_channels, numChannels)), i, client;
 	struct cgpu_obj *obj;
 	bool own;
 
-	if (count > NV2080_DISABLE_CHANNELS_MAX || get64(p, 16))
-		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	if (count > NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES ||
+	    get64(p, AT(nv_disable_channels, pRunlistPreemptEvent)))
+		return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 	for (i = 0; i < count; i++) {
-		client = get32(p, 24 + i * 4);
-		obj = ckm_obj_pin(c->ct, client, get32(p, 280 + i * 4));
+		client = get32(p, AT(nv_disable_channels, hClientList) + i * 4);
+		obj = ckm_obj_pin(c->ct, client, get32(p, AT(nv_disable_channels, hChannelList) + i * 4));
 		own = obj && obj->kind == CGPU_KIND_CHANNEL &&
 		      obj->owner == c->rc->call->backing->id;
 		ckm_obj_unpin(c->ct, obj);
 		if (!own) {
 			ckm_call_denied(c->rc->call, "DISABLE_CHANNELS of a foreign client",
 					client);
-			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
+			return ckm_rm_answer(c->rc, NV_ERR_INSUFFICIENT_PERMISSIONS);
 		}
 	}
 	return ckm_rm_answer(c->rc, NV_OK);
@@ -271,7 +270,7 @@ static long peers(struct control *c)
 		return answer_params(c, NV_OK);
 	case CGPU_PEERS_FOREIGN:
 		ckm_call_denied(c->rc->call, "GPU of another container as a peer, control", c->row.cmd);
-		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+		return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 	default:
 		return not_there(c);
 	}
@@ -280,7 +279,7 @@ static long peers(struct control *c)
 static long share_policy(struct control *c)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool stays = core->nv.share_stays(get32(params_of(c), NV_SHARE_TYPE) & 0xffff);
+	bool stays = core->nv.share_stays(get32(params_of(c), AT(nv_share_policy, type)) & 0xffff);
 
 	ckm_core_leave();
 	return stays ? ckm_rm_forward(c->rc) : ckm_rm_answer(c->rc, NV_OK);
@@ -304,7 +303,7 @@ static long read_thermal(struct control *c)
 static long force_cilp(struct control *c)
 {
 	struct cgpu_obj *obj = ckm_obj_pin(c->ct, c->obj->hclient,
-					   get32(params_of(c), NV_CTXSW_H_CHANNEL));
+					   get32(params_of(c), AT(nv_ctxsw_mode, hChannel)));
 	const struct cgpu_core_ops *core;
 	long ret;
 
@@ -314,7 +313,7 @@ static long force_cilp(struct control *c)
 		ckm_core_leave();
 		ret = ckm_rm_forward(c->rc);
 	} else {
-		ret = ckm_rm_answer(c->rc, NV_ERR_NOT_FOUND);
+		ret = ckm_rm_answer(c->rc, NV_ERR_OBJECT_NOT_FOUND);
 	}
 	ckm_obj_unpin(c->ct, obj);
 	return ret;
@@ -324,9 +323,9 @@ static long addr_space(struct control *c)
 {
 	u8 *p = params_of(c);
 
-	if (!ckm_shared_is(c->ct, c->obj->hclient, get32(p, NV_ADDR_SPACE_H_OBJECT)))
+	if (!ckm_shared_is(c->ct, c->obj->hclient, get32(p, AT(nv_addr_space, hObject))))
 		return ckm_rm_forward(c->rc);
-	put32(p, NV_ADDR_SPACE_TYPE, NV_ADDR_SPACE_SYSMEM);
+	put32(p, AT(nv_addr_space, addrSpaceType), NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE_SYSMEM);
 	return answer_params(c, NV_OK);
 }
 
@@ -335,7 +334,7 @@ static long gpu_id(struct control *c)
 	if (ckm_container_has_gpu_id(c->ct, get32(params_of(c), 0)))
 		return ckm_rm_forward(c->rc);
 	ckm_call_denied(c->rc->call, "another container's GPU, control", c->row.cmd);
-	return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	return ckm_rm_answer(c->rc, NV_ERR_INVALID_ARGUMENT);
 }
 
 /* Turing's driver puts a channel on the runlist of the first engine that it is bound to, and from Ampere on it
@@ -356,7 +355,7 @@ static long bind(struct control *c)
 	if (c->slot && same)
 		return ckm_rm_forward(c->rc);
 	ckm_call_denied(c->rc->call, "channel bound to another runlist, engine", type);
-	return ckm_rm_answer(c->rc, NV_ERR_STATE);
+	return ckm_rm_answer(c->rc, NV_ERR_INVALID_STATE);
 }
 
 static long forward(struct control *c)
@@ -416,10 +415,10 @@ static u32 find_object(struct control *c, u32 client, u32 object)
 
 	c->obj = ckm_obj_pin(c->ct, client, object);
 	if (!c->obj)
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	/* As in the driver: a client belongs to the file on which it was made. */
 	if (c->obj->owner != backing->id)
-		return NV_ERR_CLIENT;
+		return NV_ERR_INVALID_CLIENT;
 	if (c->obj->gpu != CGPU_NO_GPU)
 		c->slot = ckm_container_slot_of(c->ct, c->obj->gpu);
 	return NV_OK;
@@ -431,11 +430,11 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	struct control c = {
 		.rc = rc,
 		.ct = rc->call->backing->ct,
-		.user = get64(top, NVOS54_PARAMS),
+		.user = get64(top, AT(nvos54, params)),
 	};
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_control *row;
-	u32 cmd = get32(top, NVOS54_CMD), status;
+	u32 cmd = get32(top, AT(nvos54, cmd)), status;
 	long ret;
 
 	row = core->nv.control(ckm_driver_branch(), cmd);
@@ -447,27 +446,27 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
 	/* With FINN_SERIALIZED the parameters are in another form than that of the row; the others are the kernel's. */
-	if (get32(top, NVOS54_FLAGS)) {
-		ckm_call_denied(rc->call, "flags of a control", get32(top, NVOS54_FLAGS));
-		return ckm_rm_answer(rc, NV_ERR_ARGUMENT);
+	if (get32(top, AT(nvos54, flags))) {
+		ckm_call_denied(rc->call, "flags of a control", get32(top, AT(nvos54, flags)));
+		return ckm_rm_answer(rc, NV_ERR_INVALID_ARGUMENT);
 	}
 	/* Imports, and the query before an import, may name a file of a container with
 	 * the same IPC name.
 	 */
 	rc->call->shares = c.row.verdict == CGPU_IMPORT ||
-			   cmd == NV0000_CTRL_GET_EXPORT_OBJECT_INFO;
+			   cmd == NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO;
 	/* Nothing of ours depends on a control that only passes: check its owner
 	 * without pinning the object.
 	 */
 	if (c.row.verdict == CGPU_PASS && !c.row.copied_in &&
 	    ckm_obj_is_owned(rc->call->backing->ct, rc->call->backing->id, get32(top, NVOS_H_ROOT),
-			     get32(top, NVOS54_H_OBJECT)))
+			     get32(top, AT(nvos54, hObject))))
 		return ckm_rm_forward(rc);
-	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
+	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, AT(nvos54, hObject)));
 	if (status == NV_OK && c.row.copied_in) {
-		c.size = get32(top, NVOS54_PARAMS_SIZE);
+		c.size = get32(top, AT(nvos54, paramsSize));
 		status = c.size == c.row.params_size ? ckm_copy_in_params(rc->call, c.user, c.size)
-						      : NV_ERR_ARGUMENT;
+						      : NV_ERR_INVALID_ARGUMENT;
 	}
 	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);
 	ckm_obj_unpin(c.ct, c.obj);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Makes second handles of objects, and tracks which objects may be shared. Takes rm_lock. */
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -48,12 +48,12 @@ static bool may_dup(const struct cgpu_obj *src)
 static u32 check_parent(struct ckm_alloc *a, const struct cgpu_obj *src)
 {
 	if (src->kind == CGPU_KIND_TSG && a->parent->kind != CGPU_KIND_DEVICE)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	if (src->gpu == CGPU_NO_GPU || a->parent->gpu == src->gpu ||
 	    (src->kind == CGPU_KIND_SYSMEM && a->parent->gpu != CGPU_NO_GPU))
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "dup below another GPU's device, of class", src->cls);
-	return NV_ERR_PARENT;
+	return NV_ERR_INVALID_OBJECT_PARENT;
 }
 
 long ckm_rm_run_dup(struct ckm_rm_call *rc)
@@ -61,15 +61,15 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct ckm_alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN, .is_dup = true,
-			   .handle_at = NVOS55_H_OBJECT, .status_at = NVOS55_STATUS };
+			   .handle_at = AT(nvos55, hObject), .status_at = AT(nvos55, status) };
 	struct cgpu_obj *src;
 	u32 status;
 	long ret;
 
-	src = ckm_obj_pin(ct, get32(top, NVOS55_H_CLIENT_SRC),
-			  get32(top, NVOS55_H_OBJECT_SRC));
+	src = ckm_obj_pin(ct, get32(top, AT(nvos55, hClientSrc)),
+			  get32(top, AT(nvos55, hObjectSrc)));
 	if (!src)
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+		return ckm_rm_answer(rc, NV_ERR_OBJECT_NOT_FOUND);
 	if (!may_dup(src)) {
 		ckm_call_denied(rc->call, "dup of class", src->cls);
 		ckm_obj_unpin(ct, src);
@@ -95,8 +95,8 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 		a.obj->core.bytes = src->bytes;
 		ckm_obj_set_space(a.obj, src);
 		a.mem = ckm_obj_get_mem(ct, src);
-		if (get32(top, NVOS55_H_OBJECT))
-			status = ckm_alloc_add_pending(&a, get32(top, NVOS55_H_OBJECT));
+		if (get32(top, AT(nvos55, hObject)))
+			status = ckm_alloc_add_pending(&a, get32(top, AT(nvos55, hObject)));
 	}
 	ret = run_dup(&a, src, status);
 	ckm_obj_unpin(ct, src);
@@ -109,19 +109,19 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
  */
 static void note_share(struct cgpu_obj *obj, const u8 *top)
 {
-	if (get32(top, NVOS57_TYPE) % BIT(16) != NV_SHARE_ALL ||
-	    !(get32(top, NVOS57_ACCESS_MASK) & NV_SHARE_MAY_DUP))
+	if (get32(top, AT(nvos57, sharePolicy.type)) % BIT(16) != RS_SHARE_TYPE_ALL ||
+	    !(get32(top, AT(nvos57, sharePolicy.accessMask)) & NV_SHARE_MAY_DUP))
 		return;
 	WRITE_ONCE(container_of(obj, struct ckm_obj, core)->shared,
-		   !(top[NVOS57_ACTION] & NV_SHARE_REVOKE));
+		   !(top[AT(nvos57, sharePolicy.action)] & RS_SHARE_ACTION_FLAG_REVOKE));
 }
 
 long ckm_rm_run_share(struct ckm_rm_call *rc)
 {
 	struct ckm_backing *backing = rc->call->backing;
-	u32 handle = get32(rc->call->top, NVOS57_H_OBJECT);
+	u32 handle = get32(rc->call->top, AT(nvos57, hObject));
 	struct cgpu_obj *obj = ckm_obj_pin(backing->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
-	u32 status = NV_ERR_NOT_FOUND;
+	u32 status = NV_ERR_OBJECT_NOT_FOUND;
 
 	if (obj && obj->owner == backing->id) {
 		note_share(obj, rc->call->top);

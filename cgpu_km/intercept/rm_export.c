@@ -5,7 +5,7 @@
 #include <linux/xarray.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/front_file.h"
@@ -34,22 +34,26 @@ struct layout {
 static const struct layout *layout_of(u32 cmd)
 {
 	static const struct layout layouts[] = {
-		{ NV3D05_FD, 0, NV3D05_H_OBJECT, 0, 0, 1 },
-		{ NV3D0A_FD, .places_at = NV3D0A_MAX_OBJECTS },
-		{ NV3D0B_FD, 0, NV3D0B_OBJECTS, NV3D0B_NUM, NV3D0B_INDEX, NV3D0B_MAX, NV3D0B_MAX_OBJECTS },
-		{ NV3D06_FD, NV3D06_H_PARENT, NV3D06_H_OBJECT, 0, 0, 1 },
-		{ NV3D0C_FD, NV3D0C_H_PARENT, NV3D0C_OBJECTS, NV3D0C_NUM, NV3D0C_INDEX,
-		  NV3D0C_MAX },
+		{ AT(nv_export_to_fd, fd), 0, AT(nv_export_to_fd, object.data.rmObject.hObject), 0, 0, 1 },
+		{ AT(nv_create_export_fd, fd), .places_at = AT(nv_create_export_fd, maxObjects) },
+		{ AT(nv_exports_to_fd, fd), 0, AT(nv_exports_to_fd, objects), AT(nv_exports_to_fd, numObjects),
+		  AT(nv_exports_to_fd, index), NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS,
+		  AT(nv_exports_to_fd, maxObjects) },
+		{ AT(nv_import_from_fd, fd), AT(nv_import_from_fd, object.data.rmObject.hParent),
+		  AT(nv_import_from_fd, object.data.rmObject.hObject), 0, 0, 1 },
+		{ AT(nv_imports_from_fd, fd), AT(nv_imports_from_fd, hParent), AT(nv_imports_from_fd, objects),
+		  AT(nv_imports_from_fd, numObjects), AT(nv_imports_from_fd, index),
+		  NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS },
 	};
 
 	switch (cmd) {
-	case NV0000_CTRL_EXPORT_OBJECT_TO_FD:
+	case NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD:
 		return &layouts[0];
-	case NV0000_CTRL_CREATE_EXPORT_OBJECT_FD:
+	case NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD:
 		return &layouts[1];
-	case NV0000_CTRL_EXPORT_OBJECTS_TO_FD:
+	case NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD:
 		return &layouts[2];
-	case NV0000_CTRL_IMPORT_OBJECT_FROM_FD:
+	case NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD:
 		return &layouts[3];
 	default:
 		return &layouts[4];
@@ -64,8 +68,9 @@ struct transfer {
 	struct ckm_backing *export_file;	/* kept by call->export_file */
 	u32 client, num, index;
 	struct cgpu_obj *parent;	/* import: pinned */
-	struct cgpu_obj *object[NV3D0B_MAX];	/* export: pinned; import: PENDING and pinned */
-	struct export *entry[NV3D0B_MAX];	/* export: to be stored */
+	/* export: pinned; import: PENDING and pinned */
+	struct cgpu_obj *object[NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS];
+	struct export *entry[NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS];	/* export: to be stored */
 	bool kept;			/* the driver succeeded, and our records are updated */
 };
 
@@ -121,7 +126,7 @@ static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *
 {
 	struct transfer *t = kvzalloc(sizeof(*t), GFP_KERNEL_ACCOUNT);
 
-	*status = NV_ERR_RESOURCES;
+	*status = NV_ERR_INSUFFICIENT_RESOURCES;
 	if (!t)
 		return NULL;
 	t->rc = rc;
@@ -182,7 +187,7 @@ static u32 hold_object(struct transfer *t, u32 i, u32 handle)
 	u32 status;
 
 	if (!e)
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	t->entry[i] = e;
 	status = ckm_obj_pin_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
 	if (status != NV_OK)
@@ -224,7 +229,7 @@ static u32 prepare_export(struct transfer *t)
 
 	for (i = 0; i < t->num && status == NV_OK; i++) {
 		if (xa_reserve(&t->export_file->exports, t->index + i, GFP_KERNEL_ACCOUNT))
-			return NV_ERR_RESOURCES;
+			return NV_ERR_INSUFFICIENT_RESOURCES;
 		handle = get32(params(t), t->layout->objects_at + i * 4);
 		status = handle ? hold_object(t, i, handle) : NV_OK;
 	}
@@ -238,7 +243,7 @@ static void post_export(struct ckm_call *call, u8 *arg)
 	struct export *old;
 	u32 i;
 
-	if (get32(arg, NVOS54_STATUS) != NV_OK)
+	if (get32(arg, AT(nvos54, status)) != NV_OK)
 		return;
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num; i++) {
@@ -333,20 +338,20 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	int ret;
 
 	if (t->parent->gpu != e->gpu)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	if (!ckm_objs_have_room_locked(t->ct)) {
 		ckm_call_denied(t->rc->call, "object over max_objects or host_memsize, class", e->cls);
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	}
 	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);
 	if (!obj)
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	if (!obj->core.hobject)
 		obj->core.hobject = choose_handle(t);
 	if (!obj->core.hobject) {
 		ckm_call_denied(t->rc->call, "no free handle among the next ones, class", e->cls);
 		ckm_obj_free(obj);
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	}
 	if (e->mem)
 		mem = charged_locked(t, e);
@@ -360,8 +365,8 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 		if (mem)
 			ckm_mem_put_locked(t->ct, mem);
 		ckm_obj_free(obj);
-		return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME :
-		       ret == -ENOMEM ? NV_ERR_RESOURCES : NV_ERR_PARENT;
+		return ret == -EEXIST ? NV_ERR_INSERT_DUPLICATE_NAME :
+		       ret == -ENOMEM ? NV_ERR_INSUFFICIENT_RESOURCES : NV_ERR_INVALID_OBJECT_PARENT;
 	}
 	obj->core.mem = mem;
 	obj->core.bytes = e->bytes;
@@ -376,7 +381,7 @@ static u32 prepare_import(struct transfer *t)
 
 	t->parent = ckm_obj_pin(t->ct, t->client, get32(params(t), t->layout->parent_at));
 	if (!t->parent)
-		return NV_ERR_PARENT;
+		return NV_ERR_INVALID_OBJECT_PARENT;
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num && status == NV_OK; i++) {
 		e = xa_load(&t->export_file->exports, t->index + i);
@@ -397,7 +402,7 @@ static void post_import(struct ckm_call *call, u8 *arg)
 	struct transfer *t = call->post_data;
 	u32 i;
 
-	if (get32(arg, NVOS54_STATUS) != NV_OK)
+	if (get32(arg, AT(nvos54, status)) != NV_OK)
 		return;
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num; i++)

@@ -4,7 +4,7 @@
 #include <linux/err.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -50,7 +50,7 @@ static bool may_free(const struct ckm_rm_call *rc, const struct cgpu_obj *obj)
 static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	u32 status = NV_ERR_NOT_FOUND;
+	u32 status = NV_ERR_OBJECT_NOT_FOUND;
 
 	mutex_lock(&ct->rm_lock);
 	f->obj = ckm_obj_live_locked(ct, client, object);

@@ -11,7 +11,7 @@ struct ckm_rm_call;
 /* A handler: rm_call.h. */
 long ckm_rm_run_free(struct ckm_rm_call *rc);
 /* The same for a call with the handles in other fields. Statuses of ours:
- * NV_ERR_NOT_FOUND if @object is not LIVE or @client is not of this file,
+ * NV_ERR_OBJECT_NOT_FOUND if @object is not LIVE or @client is not of this file,
  * NV_ERR_STATE_IN_USE if it is pinned.
  */
 long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object);

@@ -5,7 +5,7 @@
 
 #include "call.h"
 #include "compat.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/map_name.h"
@@ -71,13 +71,13 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	struct ckm_container *ct = call->backing->ct;
 	struct ckm_cpu_map *map = m->map;
 
-	put32(arg, NVOS33_H_DEVICE, m->device);
-	if (get32(arg, NVOS33_STATUS) != NV_OK)
+	put32(arg, AT(nvos33, hDevice), m->device);
+	if (get32(arg, AT(nvos33, status)) != NV_OK)
 		return;
 	mutex_lock(&ct->rm_lock);
 	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
 	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
-		map->linear = get64(arg, NVOS33_LINEAR);
+		map->linear = get64(arg, AT(nvos33, pLinearAddress));
 		map->at = map->linear;
 		insert_map_locked(ct, map);
 		if (call->shown_by)
@@ -118,15 +118,15 @@ static struct ckm_cpu_map *new_map(struct ckm_call *call, struct ckm_slot *slot,
 	if (!map || !has_room(call, memory, &bytes))
 		goto err_free;
 	if (slot) {
-		map->bytes = cgpu_estimate_bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
-						  get64(top, NVOS33_LENGTH));
+		map->bytes = cgpu_estimate_bar1_bytes(bytes, get64(top, AT(nvos33, offset)),
+						  get64(top, AT(nvos33, length)));
 		if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes))
 			goto err_free;
 	}
 	map->slot = slot;
 	map->memory = memory;
 	map->hclient = get32(top, NVOS_H_ROOT);
-	map->hmemory = get32(top, NVOS33_H_MEMORY);
+	map->hmemory = get32(top, AT(nvos33, hMemory));
 	return map;
 
 err_free:
@@ -162,24 +162,24 @@ static u32 map_by_own_device(struct ckm_rm_call *rc, const struct cgpu_obj *obj)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const struct cgpu_obj *named, *own = obj;
-	u32 status = NV_ERR_PARENT;
+	u32 status = NV_ERR_INVALID_OBJECT_PARENT;
 	u8 *top = rc->call->top;
 
 	if (obj->kind == CGPU_KIND_SYSMEM)
 		return NV_OK;
 	mutex_lock(&ct->rm_lock);
-	named = ckm_obj_live_locked(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS33_H_DEVICE));
+	named = ckm_obj_live_locked(ct, get32(top, NVOS_H_ROOT), get32(top, AT(nvos33, hDevice)));
 	while (own && own->kind != CGPU_KIND_DEVICE)
 		own = own->parent;
 	if (!named) {
-		status = NV_ERR_NOT_FOUND;
+		status = NV_ERR_OBJECT_NOT_FOUND;
 	} else if ((named->kind == CGPU_KIND_DEVICE || named->kind == CGPU_KIND_SUBDEVICE) &&
 		   named->gpu == obj->gpu && own && own->gpu == obj->gpu) {
-		put32(top, NVOS33_H_DEVICE, own->hobject);
+		put32(top, AT(nvos33, hDevice), own->hobject);
 		status = NV_OK;
 	}
 	mutex_unlock(&ct->rm_lock);
-	if (status == NV_ERR_PARENT)
+	if (status == NV_ERR_INVALID_OBJECT_PARENT)
 		ckm_call_denied(rc->call, "CPU mapping by another GPU's device or another object, of class",
 				obj->cls);
 	return status;
@@ -189,7 +189,7 @@ static u32 map_by_own_device(struct ckm_rm_call *rc, const struct cgpu_obj *obj)
 static long map_own(struct ckm_rm_call *rc, struct cgpu_obj *obj)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	struct mapping m = { .device = get32(rc->call->top, NVOS33_H_DEVICE) };
+	struct mapping m = { .device = get32(rc->call->top, AT(nvos33, hDevice)) };
 	struct ckm_slot *slot = is_in_bar1(obj) ? ckm_container_slot_of(ct, obj->gpu) : NULL;
 	u32 status = map_by_own_device(rc, obj);
 	long ret;
@@ -219,11 +219,11 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
-					   get32(top, NVOS33_H_MEMORY));
+					   get32(top, AT(nvos33, hMemory)));
 	long ret;
 
 	if (!obj)
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+		return ckm_rm_answer(rc, NV_ERR_OBJECT_NOT_FOUND);
 	if (obj->kind == CGPU_KIND_SHARED_DATA) {
 		ret = ckm_shared_map(rc);
 	} else if (may_map(obj)) {
@@ -282,7 +282,7 @@ static void post_unmap(struct ckm_call *call, u8 *arg)
 {
 	const struct ckm_cpu_map *map = call->post_data;
 
-	put64(arg, NVOS34_LINEAR, map->at);
+	put64(arg, AT(nvos34, pLinearAddress), map->at);
 }
 
 /* The driver gets the address that it returned itself, so it unmaps the mapping of the record and
@@ -295,11 +295,11 @@ static long unmap(struct ckm_rm_call *rc, struct ckm_cpu_map *map)
 	long ret;
 
 	ckm_view_end(backing->ct, map, true);
-	put64(rc->call->top, NVOS34_LINEAR, map->linear);
+	put64(rc->call->top, AT(nvos34, pLinearAddress), map->linear);
 	rc->call->post = post_unmap;
 	rc->call->post_data = map;
 	ret = ckm_rm_forward(rc);
-	gone = rc->call->ran && get32(rc->call->top, NVOS34_STATUS) == NV_OK;
+	gone = rc->call->ran && get32(rc->call->top, AT(nvos34, status)) == NV_OK;
 	/* Another file's client may go with that file at the same time. */
 	if (!gone && rc->call->ran && map->memory->core.owner == backing->id)
 		ckm_view_end(backing->ct, map, false);
@@ -323,18 +323,18 @@ static long without_map(struct ckm_rm_call *rc, u32 client, u32 handle)
 	mutex_unlock(&ct->rm_lock);
 	if (forward)
 		return ckm_rm_forward(rc);
-	return ckm_rm_answer(rc, shared ? NV_OK : NV_ERR_NOT_FOUND);
+	return ckm_rm_answer(rc, shared ? NV_OK : NV_ERR_OBJECT_NOT_FOUND);
 }
 
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, NVOS34_H_MEMORY);
+	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, AT(nvos34, hMemory));
 	struct ckm_cpu_map *map;
 
 	mutex_lock(&ct->rm_lock);
-	map = take_locked(ct, client, memory, get64(top, NVOS34_LINEAR));
+	map = take_locked(ct, client, memory, get64(top, AT(nvos34, pLinearAddress)));
 	mutex_unlock(&ct->rm_lock);
 	return map ? unmap(rc, map) : without_map(rc, client, memory);
 }
@@ -363,11 +363,12 @@ long ckm_rm_rename_map(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, NVOS56_H_MEMORY);
+	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, AT(nvos56, hMemory));
 	bool found;
 
 	mutex_lock(&ct->rm_lock);
-	found = rename_locked(ct, client, memory, get64(top, NVOS56_OLD), get64(top, NVOS56_NEW));
+	found = rename_locked(ct, client, memory, get64(top, AT(nvos56, pOldCpuAddress)),
+			      get64(top, AT(nvos56, pNewCpuAddress)));
 	mutex_unlock(&ct->rm_lock);
 	return found ? ckm_rm_answer(rc, NV_OK) : without_map(rc, client, memory);
 }

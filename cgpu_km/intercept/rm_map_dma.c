@@ -4,7 +4,7 @@
 
 #include "call.h"
 #include "compat.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -95,7 +95,7 @@ static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct 
 	map->memory = container_of(memory, struct ckm_obj, core);
 	map->slot = ckm_container_slot_of(ct, device->gpu);
 	if (!map->slot)
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	map->pt_bytes = range->pt_bytes ? 0 : tables;
 	mutex_lock(&ct->rm_lock);
 	if (ckm_objs_have_room_locked(ct))
@@ -139,15 +139,15 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	struct cgpu_dma_map map = { .flags = get32(top, NVOS46_FLAGS), .kind = memory->kind,
+	struct cgpu_dma_map map = { .flags = get32(top, AT(nvos46, flags)), .kind = memory->kind,
 				    .memory = memory->gpu };
 	const struct cgpu_core_ops *core;
 	bool may;
 
-	*device = ckm_obj_pin(ct, memory->hclient, get32(top, NVOS46_H_DEVICE));
-	*space = ckm_obj_pin(ct, memory->hclient, get32(top, NVOS46_H_DMA));
+	*device = ckm_obj_pin(ct, memory->hclient, get32(top, AT(nvos46, hDevice)));
+	*space = ckm_obj_pin(ct, memory->hclient, get32(top, AT(nvos46, hDma)));
 	if (!*device || !*space)
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	map.device = (*device)->gpu;
 	map.space = (*space)->gpu;
 	core = ckm_core_enter();
@@ -157,7 +157,7 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 		return NV_OK;
 	ckm_call_denied(rc->call, "GPU mapping by another GPU, or with flags of a peer or the kernel, of class",
 			memory->cls);
-	return NV_ERR_PARENT;
+	return NV_ERR_INVALID_OBJECT_PARENT;
 }
 
 /* For a mapping of more than the memory has the driver makes the tables first and then refuses it. They stay as long as
@@ -165,14 +165,14 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
  */
 static u32 check_length(struct ckm_rm_call *rc, struct cgpu_obj *memory)
 {
-	u64 offset = get64(rc->call->top, NVOS46_OFFSET), length = get64(rc->call->top, NVOS46_LENGTH);
+	u64 offset = get64(rc->call->top, AT(nvos46, offset)), length = get64(rc->call->top, AT(nvos46, length));
 	/* The driver reports whole units, and compares with all that there is. */
-	u64 bytes = ckm_bytes_of(rc->call->backing->ct, memory) + NV0041_SURFACE_SIZE_UNIT - 1;
+	u64 bytes = ckm_bytes_of(rc->call->backing->ct, memory) + NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR - 1;
 
 	if (offset <= bytes && length <= bytes - offset)
 		return NV_OK;
 	ckm_call_denied(rc->call, "GPU mapping of more than there is, of class", memory->cls);
-	return NV_ERR_LIMIT;
+	return NV_ERR_INVALID_LIMIT;
 }
 
 /* The driver leaves the invalidation to the client that asks for it. Until one comes the GPU goes on with the old entry,
@@ -197,12 +197,12 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 
 	map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
 	if (!map)
-		return ckm_rm_answer(rc, NV_ERR_RESOURCES);
+		return ckm_rm_answer(rc, NV_ERR_INSUFFICIENT_RESOURCES);
 	map->hclient = get32(top, NVOS_H_ROOT);
-	map->hdevice = get32(top, NVOS46_H_DEVICE);
-	map->hdma = get32(top, NVOS46_H_DMA);
-	memory = ckm_obj_pin(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
-	status = memory ? hold_place(rc, memory, &device, &space) : NV_ERR_NOT_FOUND;
+	map->hdevice = get32(top, AT(nvos46, hDevice));
+	map->hdma = get32(top, AT(nvos46, hDma));
+	memory = ckm_obj_pin(ct, map->hclient, get32(top, AT(nvos46, hMemory)));
+	status = memory ? hold_place(rc, memory, &device, &space) : NV_ERR_OBJECT_NOT_FOUND;
 	if (status == NV_OK)
 		status = check_length(rc, memory) ?: charge_map(ct, map, memory, device, space);
 	if (status != NV_OK) {
@@ -210,7 +210,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
-	invalidate_tlb(rc, NVOS46_FLAGS, NVOS46_FLAGS_DEFER_TLB);
+	invalidate_tlb(rc, AT(nvos46, flags), NVOS46_FLAGS_DEFER_TLB);
 	rc->map = map;
 	rc->call->post = post_map_dma;
 	rc->call->post_data = rc;
@@ -232,8 +232,8 @@ out:
 static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *top)
 {
 	const struct ckm_map_name name = {
-		get64(top, NVOS47_DMA_OFFSET), get32(top, NVOS_H_ROOT),
-		get32(top, NVOS47_H_DEVICE), get32(top, NVOS47_H_DMA),
+		get64(top, AT(nvos47, dmaOffset)), get32(top, NVOS_H_ROOT),
+		get32(top, AT(nvos47, hDevice)), get32(top, AT(nvos47, hDma)),
 	};
 	struct ckm_dma_map *map;
 	struct rb_node *node;
@@ -276,16 +276,16 @@ long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *held = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
-					    get32(top, NVOS47_H_DMA));
-	bool whole = rc->row.status_at <= NVOS47_SIZE_AT || !get64(top, NVOS47_SIZE_AT);
+					    get32(top, AT(nvos47, hDma)));
+	bool whole = rc->row.status_at <= AT(nvos47, size) || !get64(top, AT(nvos47, size));
 	struct ckm_dma_map *map = NULL;
 	struct ckm_obj *space;
 	long ret;
 
 	if (!held)
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+		return ckm_rm_answer(rc, NV_ERR_OBJECT_NOT_FOUND);
 	space = container_of(held, struct ckm_obj, core);
-	invalidate_tlb(rc, NVOS47_FLAGS, NVOS47_FLAGS_DEFER_TLB);
+	invalidate_tlb(rc, AT(nvos47, flags), NVOS47_FLAGS_DEFER_TLB);
 	mutex_lock(&ct->rm_lock);
 	if (whole)
 		map = take_map_locked(ct, top);

@@ -3,7 +3,7 @@
 #include <linux/slab.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -46,7 +46,7 @@ static bool may_alloc(struct ckm_call *call, u8 *arg)
 
 	lockdep_assert_held(&call->backing->ct->os_event_lock);
 	if (m->client->ends)
-		put32(arg, NV_OS_EVENT_STATUS, NV_ERR_CLIENT);
+		put32(arg, AT(nv_os_event, Status), NV_ERR_INVALID_CLIENT);
 	return !m->client->ends;
 }
 
@@ -59,7 +59,7 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 	struct making *m = call->post_data;
 
 	mutex_lock(&ct->rm_lock);
-	if (get32(arg, NV_OS_EVENT_STATUS) == NV_OK)
+	if (get32(arg, AT(nv_os_event, Status)) == NV_OK)
 		m->event->live = true;
 	else
 		drop_locked(ct, m->event);
@@ -69,11 +69,11 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 
 static void post_free(struct ckm_call *call, u8 *arg)
 {
-	u32 client = get32(arg, NV_OS_EVENT_H_CLIENT), fd = get32(arg, NV_OS_EVENT_FD);
+	u32 client = get32(arg, AT(nv_os_event, hClient)), fd = get32(arg, AT(nv_os_event, fd));
 	struct ckm_container *ct = call->backing->ct;
 	struct os_event *event;
 
-	if (get32(arg, NV_OS_EVENT_STATUS) != NV_OK)
+	if (get32(arg, AT(nv_os_event, Status)) != NV_OK)
 		return;
 	mutex_lock(&ct->rm_lock);
 	list_for_each_entry(event, &ct->os_events, node)
@@ -94,8 +94,8 @@ static struct os_event *add_pending(struct ckm_rm_call *rc)
 	if (!event)
 		return NULL;
 	event->file = rc->call->backing->id;
-	event->client = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
-	event->fd = get32(rc->call->top, NV_OS_EVENT_FD);
+	event->client = get32(rc->call->top, AT(nv_os_event, hClient));
+	event->fd = get32(rc->call->top, AT(nv_os_event, fd));
 	mutex_lock(&ct->rm_lock);
 	room = ckm_listed_has_room_locked(ct, CKM_OS_EVENTS);
 	if (room) {
@@ -107,7 +107,7 @@ static struct os_event *add_pending(struct ckm_rm_call *rc)
 		return event;
 	kfree(event);
 	ckm_call_denied(rc->call, ckm_listed_refusal(CKM_OS_EVENTS),
-			get32(rc->call->top, NV_OS_EVENT_FD));
+			get32(rc->call->top, AT(nv_os_event, fd)));
 	return NULL;
 }
 
@@ -118,7 +118,7 @@ static long alloc(struct ckm_rm_call *rc, struct cgpu_obj *client)
 	long ret;
 
 	if (!m.event)	/* the driver's answer, too */
-		return ckm_rm_answer(rc, NV_ERR_RESOURCES);
+		return ckm_rm_answer(rc, NV_ERR_INSUFFICIENT_RESOURCES);
 	rc->call->may = may_alloc;
 	rc->call->post = post_alloc;
 	rc->call->post_data = &m;
@@ -138,13 +138,13 @@ static long alloc(struct ckm_rm_call *rc, struct cgpu_obj *client)
 long ckm_rm_run_os_event(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
-	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
+	u32 handle = get32(rc->call->top, AT(nv_os_event, hClient));
 	struct cgpu_obj *client = ckm_obj_pin(ct, handle, handle);
 	long ret;
 
 	if (!client) {
 		ckm_call_denied(rc->call, "OS event of client", handle);
-		return ckm_rm_answer(rc, NV_ERR_CLIENT);
+		return ckm_rm_answer(rc, NV_ERR_INVALID_CLIENT);
 	}
 	rc->call->serial = &ct->os_event_lock;
 	if (rc->row.nr == NV_ESC_ALLOC_OS_EVENT) {

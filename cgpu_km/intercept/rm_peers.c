@@ -3,7 +3,7 @@
 #include <linux/string.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -44,7 +44,7 @@ static u32 hold_subdevice(struct ckm_alloc *a, u32 n, u32 handle)
 	a->held[n] = obj;
 	if (!obj || obj->kind != CGPU_KIND_SUBDEVICE) {
 		ckm_call_denied(a->rc->call, "peer that is no subdevice of its client, handle", handle);
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	}
 	a->obj->core.deps[n].on = obj;
 	return NV_OK;
@@ -77,18 +77,19 @@ u32 ckm_peers_check(struct ckm_alloc *a)
 	u32 status;
 
 	if (!p || a->parent->kind != CGPU_KIND_CLIENT)
-		return NV_ERR_PARENT;
-	if (get32(p, NV_PEERS_FLAGS)) {
-		ckm_call_denied(a->rc->call, "peers with flags", get32(p, NV_PEERS_FLAGS));
+		return NV_ERR_INVALID_OBJECT_PARENT;
+	if (get32(p, AT(nv_peers_params, flags))) {
+		ckm_call_denied(a->rc->call, "peers with flags", get32(p, AT(nv_peers_params, flags)));
 		return NV_ERR_NOT_SUPPORTED;
 	}
 	if (!ckm_obj_alloc_deps(a->obj))
-		return NV_ERR_RESOURCES;
-	status = hold_subdevice(a, 0, get32(p, NV_PEERS_H_SUBDEVICE));
+		return NV_ERR_INSUFFICIENT_RESOURCES;
+	status = hold_subdevice(a, 0, get32(p, AT(nv_peers_params, hSubDevice)));
 	if (status == NV_OK)
-		status = hold_subdevice(a, 1, get32(p, NV_PEERS_H_PEER));
+		status = hold_subdevice(a, 1, get32(p, AT(nv_peers_params, hPeerSubDevice)));
 	if (status == NV_OK)
 		status = check_pair(a);
-	memset(p + NV_PEERS_CHOICE, 0, NV_PEERS_ANSWERS - NV_PEERS_CHOICE);
+	memset(p + AT(nv_peers_params, subDevicePeerIdMask), 0,
+	       AT(nv_peers_params, l2pBar1P2PDmaInfo) - AT(nv_peers_params, subDevicePeerIdMask));
 	return status;
 }

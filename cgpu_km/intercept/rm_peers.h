@@ -9,8 +9,8 @@ struct ckm_alloc;
 struct ckm_container;
 
 /* Check the kernel copy of an NV50_P2P's parameters, and clear in it what the driver is to choose. Pins
- * the two subdevices, on which the object then depends. NV_OK; NV_ERR_PARENT; NV_ERR_RESOURCES: no memory;
- * NV_ERR_ARGUMENT: no subdevice of the caller's client; NV_ERR_NOT_SUPPORTED: the two GPUs cannot be
+ * the two subdevices, on which the object then depends. NV_OK; NV_ERR_INVALID_OBJECT_PARENT; NV_ERR_INSUFFICIENT_RESOURCES: no memory;
+ * NV_ERR_INVALID_ARGUMENT: no subdevice of the caller's client; NV_ERR_NOT_SUPPORTED: the two GPUs cannot be
  * peers. Takes rm_lock.
  */
 u32 ckm_peers_check(struct ckm_alloc *a);

@@ -4,7 +4,7 @@
 #include <linux/mm.h>
 
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/front_file.h"
@@ -39,15 +39,15 @@ bool ckm_shared_is(struct ckm_container *ct, u32 client, u32 object)
 long ckm_shared_map(struct ckm_rm_call *rc)
 {
 	u8 *top = rc->call->top;
-	struct file *file = fget(get32(top, NVOS33_FD));
+	struct file *file = fget(get32(top, AT(nvos33_fd, fd)));
 	struct ckm_backing *backing = file ? ckm_front_get(file) : NULL;
-	u32 status = NV_ERR_ARGUMENT;
+	u32 status = NV_ERR_INVALID_ARGUMENT;
 
 	if (backing && backing->ct == rc->call->backing->ct && backing->node != CGPU_NODE_UVM &&
-	    !get64(top, NVOS33_OFFSET) &&
-	    get64(top, NVOS33_LENGTH) <= PAGES_MAX * PAGE_SIZE) {
+	    !get64(top, AT(nvos33, offset)) &&
+	    get64(top, AT(nvos33, length)) <= PAGES_MAX * PAGE_SIZE) {
 		xchg(&backing->maps_zeros, true);
-		put64(top, NVOS33_LINEAR, LINEAR);
+		put64(top, AT(nvos33, pLinearAddress), LINEAR);
 		status = NV_OK;
 	}
 	if (backing)

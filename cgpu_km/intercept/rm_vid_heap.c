@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* NVOS32: one call with many functions for memory. Takes rm_lock, gpu->lock. */
 #include "call.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
@@ -34,12 +34,12 @@ static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
 		slot = ckm_container_slot_of(call->backing->ct, parent->gpu);
 	if (slot)
 		ckm_slot_limits(slot, &limit, &used);
-	put64(arg, NVOS32_TOTAL, limit);
-	put64(arg, NVOS32_FREE, limit > used ? limit - used : 0);
-	if (get32(arg, NVOS32_FUNCTION) == NVOS32_FN_INFO) {
-		put64(arg, NVOS32_INFO_SIZE_AT, limit > used ? limit - used : 0);
-		put64(arg, NVOS32_INFO_OFFSET, 0);	/* hides where free memory begins */
-		put64(arg, NVOS32_INFO_BASE, 0);
+	put64(arg, AT(nvos32, total), limit);
+	put64(arg, AT(nvos32, free), limit > used ? limit - used : 0);
+	if (get32(arg, AT(nvos32, function)) == NVOS32_FUNCTION_INFO) {
+		put64(arg, AT(nvos32, data.Info.size), limit > used ? limit - used : 0);
+		put64(arg, AT(nvos32, data.Info.offset), 0);	/* hides where free memory begins */
+		put64(arg, AT(nvos32, data.Info.base), 0);
 	}
 	ckm_obj_unpin(call->backing->ct, parent);
 }
@@ -53,11 +53,11 @@ static void post_vid_heap_alloc(struct ckm_call *call, u8 *arg)
 static long vid_heap_alloc(struct ckm_rm_call *rc)
 {
 	const u8 *top = rc->call->top;
-	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS32_ALLOC_H_MEMORY,
-			   .status_at = NVOS32_STATUS };
-	u32 attr = get32(top, NVOS32_ALLOC_ATTR), flags = get32(top, NVOS32_ALLOC_FLAGS);
-	u32 attr2 = get32(top, NVOS32_ALLOC_ATTR2);
-	u64 size = get64(top, NVOS32_ALLOC_SIZE_AT);
+	struct ckm_alloc a = { .rc = rc, .handle_at = AT(nvos32, data.AllocSize.hMemory),
+			   .status_at = AT(nvos32, status) };
+	u32 attr = get32(top, AT(nvos32, data.AllocSize.attr)), flags = get32(top, AT(nvos32, data.AllocSize.flags));
+	u32 attr2 = get32(top, AT(nvos32, data.AllocSize.attr2));
+	u64 size = get64(top, AT(nvos32, data.AllocSize.size));
 	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	bool vidmem = core->nv.is_vidmem(attr, flags);
@@ -67,7 +67,7 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	ckm_core_leave();
 	if (!virtual && attr2 & ATTR2_USE_EGM) {
 		ckm_call_denied(rc->call, "class", NV_MEMORY_EXTENDED_USER);
-		return ckm_rm_answer(rc, NV_ERR_CLASS);
+		return ckm_rm_answer(rc, NV_ERR_INVALID_CLASS);
 	}
 	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
 		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
@@ -76,24 +76,24 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	if (virtual)
 		a.pt_bytes = ckm_reserved_tables(flags, size, attr, attr2);
 	/* Without this flag the tenant's handle does not count: the driver chooses one. */
-	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
-		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);
+	if (!(flags & NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED))
+		put32(rc->call->top, AT(nvos32, data.AllocSize.hMemory), 0);
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK) {
 		if (!virtual)
 			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
 		status = ckm_alloc_check_page_size(&a, attr, attr2);
 		if (status == NV_OK && virtual)
-			status = ckm_alloc_hold_space(&a, 0, get32(top, NVOS32_H_VASPACE));
+			status = ckm_alloc_hold_space(&a, 0, get32(top, AT(nvos32, hVASpace)));
 		if (status == NV_OK && !vidmem && !virtual)
 			status = ckm_alloc_charge_host(&a, bytes);
 		if (status == NV_OK && vidmem)
 			status = ckm_alloc_check_place(&a, flags, attr2,
-						       get64(top, NVOS32_ALLOC_ALIGNMENT), &bytes) ?:
+						       get64(top, AT(nvos32, data.AllocSize.alignment)), &bytes) ?:
 				 ckm_alloc_charge(&a, CKM_MEM_DATA, bytes);
 	}
-	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))
-		status = ckm_alloc_add_pending(&a, get32(top, NVOS32_ALLOC_H_MEMORY));
+	if (status == NV_OK && get32(top, AT(nvos32, data.AllocSize.hMemory)))
+		status = ckm_alloc_add_pending(&a, get32(top, AT(nvos32, data.AllocSize.hMemory)));
 	return ckm_alloc_run(&a, status, post_vid_heap_alloc);
 }
 
@@ -101,16 +101,16 @@ long ckm_rm_run_vid_heap(struct ckm_rm_call *rc)
 {
 	const u8 *top = rc->call->top;
 
-	switch (get32(top, NVOS32_FUNCTION)) {
-	case NVOS32_FN_ALLOC_SIZE:
+	switch (get32(top, AT(nvos32, function))) {
+	case NVOS32_FUNCTION_ALLOC_SIZE:
 		return vid_heap_alloc(rc);
-	case NVOS32_FN_FREE:
+	case NVOS32_FUNCTION_FREE:
 		return ckm_rm_free_object(rc, get32(top, NVOS_H_ROOT),
-					  get32(top, NVOS32_FREE_H_MEMORY));
-	case NVOS32_FN_INFO:
+					  get32(top, AT(nvos32, data.Free.hMemory)));
+	case NVOS32_FUNCTION_INFO:
 		rc->call->post = post_vid_heap_totals;
 		return ckm_rm_forward(rc);
 	}
-	ckm_call_denied(rc->call, "VID_HEAP_CONTROL function", get32(top, NVOS32_FUNCTION));
+	ckm_call_denied(rc->call, "VID_HEAP_CONTROL function", get32(top, AT(nvos32, function)));
 	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 }

@@ -13,7 +13,7 @@
 
 #include "call.h"
 #include "compat.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "driver/redirect.h"
 #include "fields.h"
@@ -43,7 +43,7 @@ static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *ar
 	u32 ret = NV_OK;
 
 	if (size != call->size)
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	call->entered = true;
 	memcpy(arg, call->top, size);
 	if (call->serial)
@@ -72,17 +72,17 @@ static u32 redirected_memcpy_from_user(void *to, const void __user *from, u32 n)
 
 	/* rm_ioctl() runs with the tenant's struct instead of ours. */
 	if (call->must_enter && !call->entered)
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	if (ckm_range_is_other(r, at, n)) {
 		ckm_call_denied(call, "parameters of another size than in the table, class",
 				get32(call->top, NVOS_H_CLASS));
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	}
 	if (!r->size || first >= end)
-		return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+		return copy_from_user(to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
 	/* Bytes outside the snapshot are not validated; read them from user memory. */
 	if ((first != at || end != at + n) && copy_from_user(to, from, n))
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	memcpy(to + (first - at), r->copy + (first - r->user), end - first);
 	return NV_OK;
 }
@@ -98,12 +98,12 @@ static u32 redirected_memcpy_to_user(void __user *to, const void *from, u32 n)
 	unsigned long first = max(at, r->user), end = min(past, r->user + r->size);
 
 	if (!r->size || first >= end)
-		return copy_to_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+		return copy_to_user(to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
 	memcpy(r->copy + (first - r->user), from + (first - at), end - first);
 	r->answered = true;
 	if (copy_to_user(to, from, first - at) ||
 	    copy_to_user(to + (end - at), from + (end - at), past - end))
-		return NV_ERR_ADDRESS;
+		return NV_ERR_INVALID_ADDRESS;
 	return NV_OK;
 }
 
@@ -218,14 +218,14 @@ static bool is_without_pages(unsigned long at)
 static u32 no_registers(struct ckm_call *call, unsigned long at)
 {
 	if (is_without_pages(at))
-		ckm_call_denied(call, "registers, for class", NV01_MEMORY_OS_DESCRIPTOR);
+		ckm_call_denied(call, "registers, for class", NV01_MEMORY_SYSTEM_OS_DESCRIPTOR);
 	call->no_pages = true;
 	return NV_ERR_NOT_SUPPORTED;
 }
 
 /* RM pins the pages of an OS descriptor. A page of the process's own stays in its memory cgroup meanwhile. One that a driver
  * allocated does not, and with its allocation and its mapping gone it would be in no account. Which mappings are there
- * can change until the pages are pinned, so what was pinned is looked at. Not NV_ERR_ADDRESS: RM would look for registers
+ * can change until the pages are pinned, so what was pinned is looked at. Not NV_ERR_INVALID_ADDRESS: RM would look for registers
  * there. It holds no lock here.
  */
 static u32 redirected_lock_user_pages(void *address, u64 count, void **pages, u32 flags)
@@ -233,13 +233,13 @@ static u32 redirected_lock_user_pages(void *address, u64 count, void **pages, u3
 	struct ckm_call *call = ckm_call_mine();
 	u32 ret = ckm_call_original(ARG(address), count, ARG(pages), flags, 0, 0, original(call, PROBE_PIN));
 
-	if (ret == NV_ERR_ADDRESS)
+	if (ret == NV_ERR_INVALID_ADDRESS)
 		return no_registers(call, (unsigned long)address);
 	if (ret != NV_OK || pages_of_process(*pages, count) == count)
 		return ret;
 	ckm_call_original(count, ARG(*pages), flags, 0, 0, 0, ckm_redirect_address(&redirections[PROBE_UNPIN]));
 	*pages = NULL;
-	ckm_call_denied(call, "memory that a driver allocated, to be pinned for class", NV01_MEMORY_OS_DESCRIPTOR);
+	ckm_call_denied(call, "memory that a driver allocated, to be pinned for class", NV01_MEMORY_SYSTEM_OS_DESCRIPTOR);
 	return NV_ERR_NOT_SUPPORTED;
 }
 

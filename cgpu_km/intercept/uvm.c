@@ -207,7 +207,7 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 	call->backing->space_mm = current->mm;
 	/* A call that finds the space finds its flags and its process. */
 	smp_store_release(&call->backing->space_no_hmm, true);
-	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
+	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE;
 	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,
 				 original(call, PROBE_SPACE));
 }

@@ -207,12 +207,12 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	u32 status;
 
 	if (!ref)
-		return NV_ERR_RESOURCES;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	ref->ct = call->backing->ct;
 	obj = ckm_obj_pin(ref->ct, client, handle);
 	if (!obj) {
 		kfree(ref);
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	}
 	ref->mem = take == PROBE_DUP ? ckm_obj_get_mem(ref->ct, obj)
 				     : ckm_obj_get_context(ref->ct, obj);
@@ -256,7 +256,7 @@ static u32 checked_dup_space(void *device, u32 client, u32 space, void **dup, vo
 	if (!obj) {
 		ckm_call_denied(call, "another container's address space, uvm call of client",
 				client);
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	}
 	status = ckm_call_original(ARG(device), client, space, ARG(dup), ARG(info), 0,
 				   original(call, PROBE_SPACE));

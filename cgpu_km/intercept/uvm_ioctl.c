@@ -25,7 +25,7 @@ static long initialize_again(struct ckm_backing *backing, const struct cgpu_uvm_
 
 	if (get_user(flags, (u64 __user *)user))
 		return -EFAULT;
-	return put_user(flags == backing->space_flags ? NV_OK : NV_ERR_ARGUMENT,
+	return put_user(flags == backing->space_flags ? NV_OK : NV_ERR_INVALID_ARGUMENT,
 			(u32 __user *)(user + row->status_at));
 }
 
@@ -131,7 +131,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		 */
 		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
 	}
-	if (row.nr == UVM_MAP_DYN_PARALLELISM && charge_uvm_tables(backing))
+	if (row.nr == UVM_MAP_DYNAMIC_PARALLELISM_REGION && charge_uvm_tables(backing))
 		return put_user(NV_ERR_NO_MEMORY, (u32 __user *)(user + row.status_at));
 	checked = uvm_call_is_checked(row.nr);
 	/* If the driver cannot read the struct, it does not reach the redirection: fail

@@ -23,7 +23,7 @@ u64 cgpu_estimate_vidmem_bytes(u64 size, u32 attr, u32 attr2)
 	if (((attr >> NVOS32_ATTR_PAGE_SIZE_SHIFT) & 3) == NVOS32_ATTR_PAGE_SIZE_HUGE) {
 		/* 0 default and 1: 2 MiB; 2: 512 MiB; 3: 256 GiB */
 		switch ((attr2 >> NVOS32_ATTR2_HUGE_SHIFT) & 3) {
-		case NVOS32_ATTR2_HUGE_512M:
+		case NVOS32_ATTR2_PAGE_SIZE_HUGE_512MB:
 			page = 512 * MIB;
 			break;
 		case 3:

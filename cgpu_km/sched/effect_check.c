@@ -5,7 +5,7 @@
 #include <linux/workqueue.h>
 
 #include "compat.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "fields.h"
@@ -33,24 +33,24 @@ static bool read_samples(struct ckm_gpu *gpu)
 	u32 size = ckm_driver_util_size(), status = NV_ERR_NOT_SUPPORTED;
 	u8 *params = gpu->check_params;
 
-	memset(params, 0, NV_UTIL_PARAMS_MAX);
-	put32(params, NV_UTIL_BUFFER_SIZE, size - NV_UTIL_SAMPLES);
+	memset(params, 0, sizeof(struct nv_util_samples));
+	put32(params, AT(nv_util_samples, bufSize), size - AT(nv_util_samples, samples));
 	down_read(&gpu->open_lock);
-	if (gpu->open && size > NV_UTIL_SAMPLES && size <= NV_UTIL_PARAMS_MAX)
+	if (gpu->open && size > AT(nv_util_samples, samples) && size <= sizeof(struct nv_util_samples))
 		status = ckm_drv_control(gpu->hclient, gpu->hsubdevice,
-					 NV2080_CTRL_PERF_UTIL_SAMPLES, params, size);
+					 NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2, params, size);
 	up_read(&gpu->open_lock);
 	return status == NV_OK;
 }
 
 static u32 samples_max(void)
 {
-	return (ckm_driver_util_size() - NV_UTIL_SAMPLES) / ckm_driver_abi()->util_stride;
+	return (ckm_driver_util_size() - AT(nv_util_samples, samples)) / ckm_driver_abi()->util_stride;
 }
 
 static const u8 *sample_at(const struct ckm_gpu *gpu, u32 i)
 {
-	return gpu->check_params + NV_UTIL_SAMPLES + i * ckm_driver_abi()->util_stride;
+	return gpu->check_params + AT(nv_util_samples, samples) + i * ckm_driver_abi()->util_stride;
 }
 
 /* Index of the oldest sample in the ring. By the driver's header its tracker is that index; on
@@ -63,7 +63,7 @@ static u32 oldest_sample(const struct ckm_gpu *gpu)
 	u32 i, found = 0;
 
 	for (i = 0; i < samples_max(); i++) {
-		at = get64(sample_at(gpu, i), NV_UTIL_TIME);
+		at = get64(sample_at(gpu, i), AT(nv_util_sample, base));
 		if (at && at < oldest) {
 			oldest = at;
 			found = i;
@@ -78,7 +78,7 @@ static u64 sample_ns(const struct ckm_gpu *gpu, u32 first, u32 i, u32 *pid)
 	const u8 *sample = sample_at(gpu, (first + i) % samples_max());
 
 	*pid = get32(sample, ckm_driver_abi()->util_pid);
-	return get64(sample, NV_UTIL_TIME);
+	return get64(sample, AT(nv_util_sample, base));
 }
 
 static bool has_channels_of(const struct ckm_slot *slot, u32 pid)
@@ -105,7 +105,7 @@ static u32 slot_of_pid(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u3
 	bool high = false;
 
 	lockdep_assert_held(&gpu->lock);
-	if (pid == NV_UTIL_NOBODY)
+	if (pid == NV2080_GPUMON_PID_INVALID)
 		return CGPU_CHECK_IDLE;
 	for (slot = 0; slot < CGPU_SLOTS; slot++) {
 		if (!gpu->slot[slot] || !has_channels_of(gpu->slot[slot], pid))
@@ -274,7 +274,7 @@ int ckm_check_alloc(struct ckm_gpu *gpu)
 {
 	INIT_DELAYED_WORK(&gpu->check_work, check_work);
 	gpu->check = kvzalloc(sizeof(*gpu->check), GFP_KERNEL);
-	gpu->check_params = kvzalloc(NV_UTIL_PARAMS_MAX, GFP_KERNEL);
+	gpu->check_params = kvzalloc(sizeof(struct nv_util_samples), GFP_KERNEL);
 	if (gpu->check && gpu->check_params)
 		return 0;
 	ckm_check_free(gpu);

@@ -3,7 +3,7 @@
 #include <linux/mm.h>
 #include <linux/slab.h>
 
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "sched/freeze.h"
 #include "sched/runlist.h"
 #include "state/container.h"
@@ -12,20 +12,6 @@
 #include "state/notify.h"
 #include "state/rm_object.h"
 #include "state/slot.h"
-
-/* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
-struct disable_channels {
-	u8 disable;
-	u8 pad0[3];
-	u32 count;
-	u8 only_disable_scheduling;
-	u8 rewind_gp_put;
-	u8 pad1[6];
-	u64 preempt_event;
-	u32 client[NV2080_DISABLE_CHANNELS_MAX];
-	u32 channel[NV2080_DISABLE_CHANNELS_MAX];
-};
-static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
 
 static bool matches(const struct ckm_channel_filter *filter, const struct ckm_obj *obj)
 {
@@ -133,10 +119,10 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u64 seq)
 	spin_unlock(&gpu->lock);
 }
 
-static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
+static u32 disable_channels(struct ckm_gpu *gpu, struct nv_disable_channels *list)
 {
-	return ckm_ctrl_timed(gpu, list->disable ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, gpu->hclient,
-			      gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list));
+	return ckm_ctrl_timed(gpu, list->bDisable ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, gpu->hclient,
+			      gpu->hsubdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, list, sizeof(*list));
 }
 
 /* Remove from @snap what the slot has no more, from @at on. Both are in the order of sequence numbers. */
@@ -162,15 +148,15 @@ static void snapshot_drop_ended(struct ckm_gpu *gpu, u32 sched_id, struct snapsh
 }
 
 /* Freeze or thaw @count channels of @snap from @at on, by one call. */
-static u32 freeze_list(struct work *w, struct disable_channels *list, const struct snapshot *snap, u32 at, u32 count)
+static u32 freeze_list(struct work *w, struct nv_disable_channels *list, const struct snapshot *snap, u32 at, u32 count)
 {
 	u32 status, i;
 
-	list->disable = w->freeze;
-	list->count = count;
+	list->bDisable = w->freeze;
+	list->numChannels = count;
 	for (i = 0; i < count; i++) {
-		list->client[i] = snap->list[at + i].client;
-		list->channel[i] = snap->list[at + i].object;
+		list->hClientList[i] = snap->list[at + i].client;
+		list->hChannelList[i] = snap->list[at + i].object;
 	}
 	status = disable_channels(w->gpu, list);
 	w->some |= status == NV_OK;
@@ -204,7 +190,7 @@ static void note_refused(const struct work *w, const struct snapshot *snap, u32 
  */
 static u32 note_alone(const struct work *w, const struct snapshot *snap, u32 at, u32 status)
 {
-	if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT) {
+	if (status == NV_ERR_OBJECT_NOT_FOUND || status == NV_ERR_INVALID_CLIENT) {
 		forget_channel(w->gpu, w->sched_id, snap->list[at].seq);
 		return NV_OK;
 	}
@@ -219,9 +205,9 @@ static u32 note_alone(const struct work *w, const struct snapshot *snap, u32 at,
  *
  * Returns the status of the latest failure, or NV_OK.
  */
-static u32 freeze_snapshot(struct work *w, struct snapshot *snap, struct disable_channels *list)
+static u32 freeze_snapshot(struct work *w, struct snapshot *snap, struct nv_disable_channels *list)
 {
-	u32 most = NV2080_DISABLE_CHANNELS_MAX, failure = NV_OK, at = 0, count, status;
+	u32 most = NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES, failure = NV_OK, at = 0, count, status;
 
 	while (at < snap->count) {
 		count = min(snap->count - at, most);
@@ -232,7 +218,7 @@ static u32 freeze_snapshot(struct work *w, struct snapshot *snap, struct disable
 			continue;
 		}
 		if (status == NV_OK)
-			most = min_t(u32, 2 * most, NV2080_DISABLE_CHANNELS_MAX);
+			most = min_t(u32, 2 * most, NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES);
 		else
 			failure = note_alone(w, snap, at, status) ?: failure;
 		at += count;
@@ -260,12 +246,12 @@ static u32 next_alone(const struct work *w, const struct snapshot *snap)
  * refuse them for good. So no list is taken apart for them: of those of a slot one is tried alone, another one each
  * time, and the others only in full lists.
  */
-static u32 freeze_refused(struct work *w, struct snapshot *snap, struct disable_channels *list)
+static u32 freeze_refused(struct work *w, struct snapshot *snap, struct nv_disable_channels *list)
 {
 	u32 failure = NV_OK, at, count, status;
 
 	for (at = 0; at < snap->count; at += count) {
-		count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
+		count = min_t(u32, snap->count - at, NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES);
 		status = freeze_list(w, list, snap, at, count);
 		if (count == 1)
 			status = note_alone(w, snap, at, status);
@@ -284,7 +270,7 @@ static u32 freeze_refused(struct work *w, struct snapshot *snap, struct disable_
 static u32 freeze_part(struct work *w, bool refused)
 {
 	u32 room = room_for(w, refused), failure = NV_ERR_NO_MEMORY;
-	struct disable_channels *list;
+	struct nv_disable_channels *list;
 	struct snapshot *snap;
 
 	if (!room)

@@ -47,7 +47,7 @@ const void __iomem *ckm_pccsr_map(const struct ckm_gpu *gpu)
 	const void __iomem *pccsr;
 
 	/* Other chips have other registers there: leave theirs alone. */
-	if (gpu->arch != NV_ARCH_TU100 || !gpu->pdev || !ckm_gpu_is_awake(gpu) || !has_pccsr(gpu))
+	if (gpu->arch != NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_TU100 || !gpu->pdev || !ckm_gpu_is_awake(gpu) || !has_pccsr(gpu))
 		return NULL;
 	pccsr = map(gpu->pdev, NV_PCCSR, PCCSR_BYTES);
 	if (!pccsr)

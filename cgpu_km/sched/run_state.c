@@ -6,7 +6,7 @@
 #include <linux/pci.h>
 #include <linux/uaccess.h>
 
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "core_ref.h"
 #include "driver/driver.h"
 #include "sched/pccsr.h"
@@ -65,7 +65,7 @@ static const void __iomem *chram_of(const void *info)
 	const u32 *reg;
 	u32 value;
 
-	memcpy(&reg, info + NV_UVM_CHANNEL_CHRAM, sizeof(reg));
+	memcpy(&reg, info + AT(nv_uvm_channel, pChramChannelRegister), sizeof(reg));
 	if (!IS_ALIGNED((unsigned long)reg, sizeof(*reg)) ||
 	    copy_from_kernel_nofault(&value, reg, sizeof(value)))
 		return NULL;
@@ -78,7 +78,7 @@ static const void __iomem *register_of_locked(const struct ckm_gpu *gpu, const v
 
 	if (gpu->run.source != CGPU_RUN_PCCSR)
 		return chram_of(info);
-	memcpy(&channel, info + NV_UVM_CHANNEL_ID, sizeof(channel));
+	memcpy(&channel, info + AT(nv_uvm_channel, chId), sizeof(channel));
 	return ckm_pccsr_word(gpu->run.pccsr, channel);
 }
 

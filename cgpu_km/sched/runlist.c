@@ -35,8 +35,8 @@ static const struct {
 	u32 arch;
 	struct ckm_switch_cost cost;
 } switch_costs[] = {
-	{ NV_ARCH_GA100, { 85, "a100" } },	/* computed from the state of its SMs */
-	{ NV_ARCH_GH100, { 205, "h100" } },	/* measured */
+	{ NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GA100, { 85, "a100" } },	/* computed from the state of its SMs */
+	{ NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100, { 205, "h100" } },	/* measured */
 };
 
 #define USUAL_PARTS	16	/* a running median moves by this part of itself */
@@ -142,7 +142,7 @@ static void restart_on(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 after, u
 	       next_channel(gpu, sched_id, all, &after, &client, &channel)) {
 		r->failed_ns = ktime_get_ns() - r->begin_ns;
 		status = ckm_ctrl_timed(gpu, CKM_CTRL_OF_RESTART, client, channel,
-					NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params));
+					NVA06F_CTRL_CMD_RESTART_RUNLIST, &params, sizeof(params));
 		note_restart(gpu, sched_id, after, status != NV_OK);
 		if (status == NV_OK) {
 			gpu->restarted_slot = sched_id;

@@ -81,7 +81,7 @@ static void forget_group(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_gro
 static void read_default(struct ckm_gpu *gpu, u32 client, u32 tsg)
 {
 	u64 params = 0;
-	u32 status = ckm_drv_control(client, tsg, NVA06C_CTRL_GET_TIMESLICE, &params, sizeof(params));
+	u32 status = ckm_drv_control(client, tsg, NVA06C_CTRL_CMD_GET_TIMESLICE, &params, sizeof(params));
 
 	if (status != NV_OK || !params || params > CGPU_TIMESLICE_MAX_US)
 		params = CGPU_TIMESLICE_US;
@@ -99,7 +99,7 @@ static void set_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us, s
 	params = timeslice_us ?: gpu->ctrl.timeslice_us;
 	for (i = 0; i < tsgs->count; i++) {
 		status = ckm_ctrl_timed(gpu, CKM_CTRL_OF_TIMESLICE, tsgs->list[i].client,
-					tsgs->list[i].object, NVA06C_CTRL_SET_TIMESLICE,
+					tsgs->list[i].object, NVA06C_CTRL_CMD_SET_TIMESLICE,
 					&params, sizeof(params));
 		if (status == NV_OK) {
 			tsgs->set++;

@@ -72,16 +72,16 @@ void ckm_gpu_kick(struct ckm_gpu *gpu)
 
 bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 {
-	struct ckm_fb_info fb = { .count = count };	/* on the stack: a figure needs no memory */
+	struct nv_fb_info_v2 fb = { .fbInfoListSize = count };	/* on the stack: a figure needs no memory */
 	bool ok;
 	u32 i;
 
 	for (i = 0; i < count; i++)
-		fb.list[i].index = index[i];
-	ok = !ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
+		fb.fbInfoList[i].index = index[i];
+	ok = !ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2,
 			      &fb, ckm_driver_fb_info_size());
 	for (i = 0; i < count; i++) {
-		kib[i] = fb.list[i].data;
+		kib[i] = fb.fbInfoList[i].data;
 		ok &= kib[i] != CKM_ALL_ONES;
 	}
 	return ok;
@@ -89,7 +89,7 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
 {
-	const u32 index[] = { NV_FB_HEAP_SIZE, NV_FB_HEAP_FREE };
+	const u32 index[] = { NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE, NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE };
 	u32 kib[2];
 
 	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || kib[1] > kib[0])
@@ -152,7 +152,7 @@ void ckm_gpu_context_seen(struct ckm_gpu *gpu, enum cgpu_engine engine, u64 byte
 {
 	spin_lock(&gpu->lock);
 	if (!bytes)
-		gpu->context_is_free[engine] = gpu->arch >= NV_ARCH_GA100;
+		gpu->context_is_free[engine] = gpu->arch >= NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GA100;
 	else if (!gpu->context_bytes[engine] || bytes < gpu->context_bytes[engine])
 		gpu->context_bytes[engine] = bytes;
 	spin_unlock(&gpu->lock);

@@ -12,7 +12,7 @@
 #include <linux/workqueue.h>
 
 #include "core/core_ops.h"
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "pure/mem_quota.h"
 
@@ -53,13 +53,6 @@ struct ckm_ctrl_stat {
 	u32 timeslice_us;		/* the driver's own, as read from a TSG; 0: not read */
 	u32 told_switch_us, told_timeslice_us;	/* what the core has */
 };
-
-/* ctrl2080fb.h: NV2080_CTRL_FB_GET_INFO_V2_PARAMS */
-struct ckm_fb_info {
-	u32 count;
-	struct { u32 index, data; } list[NV_FB_INFO_MAX];
-};
-static_assert(sizeof(struct ckm_fb_info) == NV_FB_INFO_V2_SIZE);
 
 /* Pending events of a GPU (notify.c). */
 struct ckm_gpu_events {
@@ -158,7 +151,7 @@ struct ckm_gpu {
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
 	struct list_head thread_node;	/* in sched_thread.c's list while there is a thread */
 	struct cgpu_check *check;	/* lock */
-	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
+	u8 *check_params;		/* check_work only; sizeof(struct nv_util_samples) */
 	enum ckm_check_state check_state;	/* written by check_work, and at attach */
 	struct ckm_gone gone[CGPU_SLOTS];	/* lock; by sched_id */
 	u64 gone_lost_ns[2][CKM_GONE_LOST];	/* lock; by a hash: when the latest forgotten in them went; [1]: with high priority */

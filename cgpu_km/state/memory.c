@@ -331,18 +331,18 @@ void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj
 
 /* ---- sizes ---- */
 
-/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO; @list is a kernel address. */
+/* ctrl0041.h: NV0041_CTRL_CMD_GET_SURFACE_INFO; @list is a kernel address. */
 u64 ckm_real_bytes(u32 client, u32 memory)
 {
-	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
+	struct { u32 index, data; } info = { .index = NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE };
 	struct { u32 count; u32 pad; u64 list; } params = {
 		.count = 1, .list = (uintptr_t)&info,
 	};
 
-	if (ckm_drv_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params,
+	if (ckm_drv_control(client, memory, NV0041_CTRL_CMD_GET_SURFACE_INFO, &params,
 			    sizeof(params)) || info.data == CKM_ALL_ONES)
 		return 0;
-	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
+	return (u64)info.data * NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR;
 }
 
 u64 ckm_bytes_of(struct ckm_container *ct, struct cgpu_obj *memory)

@@ -120,13 +120,13 @@ static int fill_dir(struct ckm_container *ct)
 	u32 i, n;
 
 	inode_lock(dir);
-	ret = add_node(ct->nodes, "nvidiactl", ct->ctl_minor, MKDEV(NV_MAJOR, NV_MINOR_CTL));
+	ret = add_node(ct->nodes, "nvidiactl", ct->ctl_minor, MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE));
 	if (!ret)
 		ret = add_node(ct->nodes, "nvidia-uvm", ct->uvm_minor, 0);
 	for (i = 0; !ret && i < ct->slot_count; i++) {
 		n = ct->slot[i].gpu->desc.nv_minor;
 		snprintf(name, sizeof(name), "nvidia%u", n);
-		ret = add_node(ct->nodes, name, ct->slot[i].minor, MKDEV(NV_MAJOR, n));
+		ret = add_node(ct->nodes, name, ct->slot[i].minor, MKDEV(NV_MAJOR_DEVICE_NUMBER, n));
 	}
 	inode_unlock(dir);
 	return ret;

@@ -3,7 +3,7 @@
 #include <linux/moduleparam.h>
 #include <linux/slab.h>
 
-#include "core/nv_abi.h"
+#include "core/nv_struct.h"
 #include "driver/driver.h"
 #include "pure/mem_quota.h"
 #include "state/container.h"
@@ -72,22 +72,17 @@ const char *ckm_quota_name(enum cgpu_quota_kind kind)
  */
 static u32 ask_for_ids(struct ckm_gpu *gpu)
 {
-	struct {
-		u32 count;
-		struct { u32 index, data; } list[NV_FIFO_INFO_MAX];
-		u32 engine;
-	} *fifo = kzalloc(sizeof(*fifo), GFP_KERNEL);
+	struct nv_fifo_info *fifo = kzalloc(sizeof(*fifo), GFP_KERNEL);
 	u32 ids = 0;
 
-	BUILD_BUG_ON(sizeof(*fifo) != NV_FIFO_INFO_SIZE);
 	if (!fifo)
 		return 0;
-	fifo->count = 1;
-	fifo->list[0].index = NV_FIFO_GROUPS_OF_ENGINE;
-	fifo->engine = NV2080_ENGINE_TYPE_GRAPHICS;
-	if (!ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FIFO_GET_INFO, fifo,
+	fifo->fifoInfoTblSize = 1;
+	fifo->fifoInfoTbl[0].index = NV2080_CTRL_FIFO_INFO_INDEX_MAX_CHANNEL_GROUPS_PER_ENGINE;
+	fifo->engineType = NV2080_ENGINE_TYPE_GRAPHICS;
+	if (!ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_FIFO_GET_INFO, fifo,
 			     sizeof(*fifo)))
-		ids = fifo->list[0].data;
+		ids = fifo->fifoInfoTbl[0].data;
 	kfree(fifo);
 	return ids && ids != CKM_ALL_ONES ? ids : USUAL_IDS;
 }

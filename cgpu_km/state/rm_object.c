@@ -410,7 +410,7 @@ u32 ckm_obj_pin_memory(struct ckm_container *ct, u32 client, u32 object,
 {
 	*obj = ckm_obj_pin(ct, client, object);
 	if (!*obj)
-		return NV_ERR_NOT_FOUND;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	if ((*obj)->kind != CGPU_KIND_VIDMEM && (*obj)->kind != CGPU_KIND_SYSMEM)
 		return NV_ERR_NOT_SUPPORTED;
 	*mem = ckm_obj_get_mem(ct, *obj);

@@ -140,7 +140,7 @@ void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj);
  *
  * Sleeps; takes rm_lock.
  *
- * Return: NV_OK; NV_ERR_NOT_FOUND; NV_ERR_NOT_SUPPORTED: not a memory object.
+ * Return: NV_OK; NV_ERR_OBJECT_NOT_FOUND; NV_ERR_NOT_SUPPORTED: not a memory object.
  */
 u32 ckm_obj_pin_memory(struct ckm_container *ct, u32 client, u32 object,
 		       struct cgpu_obj **obj, struct cgpu_mem **mem);

@@ -235,7 +235,7 @@ u64 ckm_slot_context_bytes(struct ckm_slot *slot, enum cgpu_engine engine)
 	bool unknown, over, first;
 
 	spin_lock(&gpu->lock);
-	unknown = gpu->arch >= NV_ARCH_GA100 && !gpu->context_bytes[engine] && !gpu->context_is_free[engine];
+	unknown = gpu->arch >= NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GA100 && !gpu->context_bytes[engine] && !gpu->context_is_free[engine];
 	if (unknown && slot->unmeasured[engine] <= UNMEASURED_FREE)
 		slot->unmeasured[engine]++;
 	over = unknown && slot->unmeasured[engine] > UNMEASURED_FREE;

@@ -9,7 +9,9 @@ tests/abi/releases.json when all of it was.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -20,10 +22,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/unit/core"), str(ROOT / "tests/hardware")]
+sys.path[:0] = [str(HERE), *(str(ROOT / f"tests/{name}") for name in ("unit/core", "hardware", "rmclient"))]
 
 import calltable  # noqa: E402
 import layouts  # noqa: E402
+import nvheader  # noqa: E402
 import ogkm  # noqa: E402
 import prototypes  # noqa: E402
 from corelib import lib  # noqa: E402
@@ -33,15 +36,17 @@ OUTCOME = HERE / "outcome.json"
 RELEASES = HERE / "releases.json"
 READ = HERE / "read.json"
 BRANCHES = ROOT / "build/branches.json"
-NVSIM = ROOT / "tests/nvsim/module/nvabi.h"
 UVM_FDS = {"rmCtrlFd": "UNUSED", "uvmFd": "UVM", "handleFd": "OTHER"}  # members of the structs, what they are
-NVSIM_PRELUDE = """#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
-typedef int16_t s16; typedef int32_t s32;
-#define BUILD_BUG_ON(x) _Static_assert(!(x), #x)
-"""
+STRUCTS = nvheader.structs(*nvheader.ALL)
+#: Of branches that no repository here has, where read.json has what was read; of a header that does not compile alone.
+OPEN = {"struct nv_chan_params_610", "NV_LOCK_USER_PAGES_FLAGS_WRITE_YES"}
+#: Fields whose offset the module uses in every branch, and the file: AT(nvos54, cmd).
+USES = {
+    (tag, re.sub(r"\[.*?\]", "", name)): path.name
+    for path in sorted((ROOT / "cgpu_km").rglob("*.[ch]"))
+    if path.name not in ("nv_branch.c", "nv_struct.h", "nv_struct_control.h")
+    for tag, name in re.findall(r"\bAT\((\w+), ([\w.\[\]]+)\)", path.read_text())
+}
 
 
 @dataclass
@@ -54,7 +59,8 @@ class Outcome:
     unknown: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     rows: set[calltable.Row] = field(default_factory=set)  # those whose size was compared
-    names: set[str] = field(default_factory=set)  # those of nv_abi.h that were compared
+    names: set[str] = field(default_factory=set)  # the numbers of the headers that were compared
+    fields: set[tuple[str, str]] = field(default_factory=set)  # the fields of their structs
     source: str = ""  # of a release that was read
 
     def compare(self, group: str, what: str, ours: int, theirs: int) -> None:
@@ -63,47 +69,28 @@ class Outcome:
             self.differences.append(f"{what}: {ours} here, {theirs} there")
 
 
-def defines(path: Path) -> dict[str, int]:
-    """Numeric #defines of one of our headers."""
-    found = re.findall(r"^#define\s+(\w+)\s+(0x[0-9a-fA-F]+|\d+|'\w')[uUlL]*(?=\s|$)", path.read_text(), re.M)
-    return {name: ord(value[1]) if value[0] == "'" else int(value, 0) for name, value in found}
+def numbers(path: Path) -> dict[str, tuple[int, list[str]]]:
+    """Of a header of ours: name, number, NVIDIA's expressions."""
+    return {n: (v, layouts.NAMES.get(n, [n])) for n, v in nvheader.defines(path).items()}
 
 
-def core_names() -> dict[str, tuple[int, list[str]]]:
-    """nv_abi.h: name, our number, NVIDIA's expressions."""
-    return {n: (v, layouts.CORE.get(n, [n])) for n, v in defines(ROOT / "cgpu_km/core/nv_abi.h").items()}
+def common() -> dict[str, tuple[int, list[str]]]:
+    """The offsets that all structs with the field share."""
+    words = re.findall(r"^#define (NVOS_H_\w+)\s+AT\((\w+), (\w+)\)", nvheader.STRUCTS.read_text(), re.M)
+    return {name: (getattr(STRUCTS[tag].ctype, at).offset, layouts.COMMON[name]) for name, tag, at in words}
 
 
-def nvsim_text() -> str:
-    lines = NVSIM.read_text().splitlines()
-    return NVSIM_PRELUDE + "".join(line + "\n" for line in lines if not line.startswith("#include"))
+def numbers_digest() -> str:
+    """Of every number of the headers, its name and NVIDIA's expressions for it."""
+    text = repr(sorted((numbers(nvheader.NUMBERS) | numbers(nvheader.NVSIM) | common()).items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def nvsim_fields(struct: str) -> list[str]:
-    """Members of a struct of nvabi.h but padding (_p…), blocks and structs within."""
-    body = re.search(rf"^struct {struct} {{\n(.*?)^}};", NVSIM.read_text(), re.M | re.S)[1]
-    body = re.sub(r"^\t(?:union|struct) {\n.*?^\t}.*?;\n", "", body, flags=re.M | re.S)
-    found = []
-    for line in body.splitlines():
-        words = re.match(r"\s*(?:[su](?:8|16|32|64)|char|void \*|NvBool)\s*(.*);", line)
-        if words:
-            found += [re.sub(r"\[.*", "", name).strip(" *") for name in words[1].split(",")]
-    return [name for name in found if not name.startswith("_")]
-
-
-def nvsim_pairs() -> list[tuple[str, str, list[str]]]:
-    """(what, expression here, expressions there) of every size and offset of nvabi.h."""
-    pairs = []
-    for ours, (theirs, renamed) in layouts.NVSIM.items():
-        pairs.append((f"sizeof {ours}", f"sizeof(struct {ours})", [f"sizeof({theirs})"]))
-        names = {name: renamed.get(name, name) for name in nvsim_fields(ours)} | renamed
-        pairs += [(f"{ours}.{a}", f"offsetof(struct {ours}, {a})", layouts.at(theirs, b)) for a, b in names.items()]
-    for (whole, part), (fields, there) in layouts.NVSIM_PARTS.items():
-        theirs = layouts.NVSIM[whole][0]
-        for name in nvsim_fields(fields):
-            ours = f"offsetof(struct {whole}, {part}.{name})"
-            pairs.append((f"{whole}.{part}.{name}", ours, layouts.at(theirs, f"{there}.{name}")))
-    return pairs
+def digest(tag: str) -> str:
+    """Of a struct's layout, with the branches that it is for."""
+    one = STRUCTS[tag]
+    text = f"{one.nvidia} {one.since} {one.before} {one.grows} {ctypes.sizeof(one.ctype)}"
+    return hashlib.sha256(f"{text} {[*nvheader.offsets(one.ctype)]}".encode()).hexdigest()[:8]
 
 
 # ---- the comparisons: the queries first, then the use of their results ----
@@ -117,8 +104,9 @@ def struct_of_control(row: calltable.Row, methods: dict) -> list[str]:
 
 def wanted(tree: ogkm.Tree | ogkm.Read, methods: dict, classes: dict) -> list[str]:
     """All expressions to evaluate in a release."""
-    exprs = [e for _, theirs in core_names().values() for e in theirs]
-    exprs += [e for _, _, theirs in layouts.SHELL for e in theirs]
+    named = numbers(nvheader.NUMBERS) | numbers(nvheader.NVSIM) | common()
+    exprs = [e for _, theirs in named.values() for e in theirs]
+    exprs += [e for one in STRUCTS.values() if one.nvidia for e in (f"sizeof({one.nvidia})", *places(one).values())]
     exprs += [e for _, _, theirs in abi_of(tree.branch) for e in theirs]
     for row in calltable.every():
         exprs.append(row.name)
@@ -134,11 +122,12 @@ def wanted(tree: ogkm.Tree | ogkm.Read, methods: dict, classes: dict) -> list[st
             exprs += [e for e in escape_exprs(row) if e]
     for cmd in nvsim_controls(tree.branch):
         exprs += [f"sizeof({m.params})" for m in methods.get(cmd, []) if m.params]
-    exprs += [f"sizeof({theirs})" for theirs, _ in layouts.NVSIM_OLD.values()]
-    if simulated() == tree.branch:
-        exprs += [e for _, _, theirs in nvsim_pairs() for e in theirs]
-        exprs += [e for n in defines(NVSIM) for e in layouts.NVSIM_NAMES.get(n, [n])]
     return exprs
+
+
+def places(one: nvheader.Struct) -> dict[str, str]:
+    """Of each field, NVIDIA's offset."""
+    return {name: f"offsetof({one.nvidia}, {name})" for name, _ in nvheader.offsets(one.ctype)}
 
 
 def escape_exprs(row: calltable.Row) -> tuple[str, str, str]:
@@ -153,7 +142,7 @@ def escape_exprs(row: calltable.Row) -> tuple[str, str, str]:
 
 
 def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
-    """struct cgpu_abi of a branch, as layouts.SHELL."""
+    """struct cgpu_abi of a branch: what, our number, NVIDIA's expressions."""
     abi = lib.cgpu_call_abi(branch)
     union = 8
     handles = layouts.at("nv_ioctl_export_to_dma_buf_fd_t", "handles")
@@ -171,16 +160,11 @@ def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
     ]
 
 
-def simulated() -> int:
-    """The default branch of nvsim: nvabi.h has its structs."""
-    return int(re.search(r'NVSIM_VERSION_DEFAULT "(\d+)\.', NVSIM.read_text())[1])
-
-
 def nvsim_releases() -> list[str]:
     """The releases that nvsim plays."""
-    text = (NVSIM.parent / "version.c").read_text()
-    default = re.search(r'NVSIM_VERSION_DEFAULT "([\d.]+)"', NVSIM.read_text())[1]
-    return [*re.findall(r'\{ "([\d.]+)", \d+ \}', text), default]
+    module = nvheader.NVSIM.parent
+    default = re.search(r'NVSIM_VERSION_DEFAULT "([\d.]+)"', (module / "nvsim.h").read_text())[1]
+    return [*re.findall(r'\{ "([\d.]+)", \d+ \}', (module / "version.c").read_text()), default]
 
 
 def in_branch(line: str, branch: int) -> bool:
@@ -193,7 +177,7 @@ def in_branch(line: str, branch: int) -> bool:
 def nvsim_controls(branch: int) -> dict[int, int]:
     """The controls that nvsim has in @branch, and the size it requires."""
     found = {}
-    for path in sorted(NVSIM.parent.glob("rm_*.c")):
+    for path in sorted(nvheader.NVSIM.parent.glob("rm_*.c")):
         for line in path.read_text().splitlines():
             row = re.match(r"\t\{ (0x[0-9a-f]+), (\d+), [A-Z]", line)
             if row and in_branch(line, branch):
@@ -210,13 +194,24 @@ def check_nvsim_controls(out: Outcome, got: dict, methods: dict) -> None:
                 out.compare("nvsim sizes", f"nvsim control {cmd:#x}", size, theirs)
 
 
-def check_nvsim_old(out: Outcome, got: dict) -> None:
-    """Structs of older branches (…_v1 in nvabi.h)."""
-    sizes = {name: f"sizeof(struct {name})" for name in layouts.NVSIM_OLD}
-    ours = ogkm.probe(nvsim_text(), ["-w", "-std=gnu11"], list(sizes.values()), "nvabi.h")
-    for name, (theirs, before) in layouts.NVSIM_OLD.items():
-        if out.branch < before and f"sizeof({theirs})" in got:
-            out.compare("nvsim sizes", f"nvsim {name}", ours[sizes[name]], got[f"sizeof({theirs})"])
+def check_structs(out: Outcome, got: dict) -> None:
+    """Each size and offset of the structs of this branch; of the others those that the module uses all the same."""
+    for tag, one in STRUCTS.items():
+        size = got.get(f"sizeof({one.nvidia})")
+        holds = one.nvidia and one.holds(out.branch)
+        if holds and size is None and not out.source:
+            out.differences.append(f"struct {tag}: {one.nvidia} is not there")
+        elif holds and size is not None:
+            ours = ctypes.sizeof(one.ctype)
+            out.compare("struct", f"struct {tag}: size", min(ours, size) if one.grows else ours, size)
+        for name, expr in places(one).items() if one.nvidia else ():
+            if expr not in got:
+                if holds and not one.grows and not out.source:
+                    out.differences.append(f"struct {tag}: {name} is not there")
+            elif holds or (tag, name) in USES:
+                ours = dict(nvheader.offsets(one.ctype))[name]
+                out.compare("struct", f"struct {tag}: {name}", ours, got[expr])
+                out.fields.add((tag, name))
 
 
 def check_names(out: Outcome, got: dict, group: str, names: dict[str, tuple[int, list[str]]]) -> set[str]:
@@ -315,19 +310,6 @@ def check_absent(out: Outcome, got: dict, methods: dict, classes: dict) -> None:
             out.differences.append(f"{row.name}: no row, but the driver has it")
 
 
-def check_nvsim(out: Outcome, got: dict) -> None:
-    names = {n: (v, layouts.NVSIM_NAMES.get(n, [n])) for n, v in defines(NVSIM).items()}
-    check_names(out, got, "nvsim", names)
-    pairs = nvsim_pairs()
-    ours = ogkm.probe(nvsim_text(), ["-w", "-std=gnu11"], [e for _, e, _ in pairs], "nvabi.h")
-    for what, expr, theirs in pairs:
-        known = [e for e in theirs if e in got]
-        for there in known:
-            out.compare("nvsim", what, ours[expr], got[there])
-        if not known:
-            out.differences.append(f"nvsim {what}: {theirs[0]} is not there")
-
-
 def check_prototypes(out: Outcome, tree: ogkm.Tree | ogkm.Read) -> None:
     """Of a release that was read, those that were; the others are open."""
     here = prototypes.ours(out.branch)
@@ -367,12 +349,15 @@ def check(tree: ogkm.Tree | ogkm.Read) -> Outcome:
     methods, classes = tree.methods(), tree.classes()
     got = tree.probe(wanted(tree, methods, classes))
     if tree.branch in calltable.BRANCHES:
-        out.names = check_names(out, got, "core", core_names())
-        shell = layouts.SHELL + abi_of(tree.branch)
+        out.names = check_names(out, got, "core", numbers(nvheader.NUMBERS) | common())
+        here = tree.branch == int(nvsim_releases()[-1].partition(".")[0])
+        theirs = {n: v for n, v in numbers(nvheader.NVSIM).items() if here or n not in layouts.OF_NVSIM}
+        out.names |= check_names(out, got, "nvsim", theirs)
+        check_structs(out, got)
         if isinstance(tree, ogkm.Read):
             check_gone(out, tree)
         check_prototypes(out, tree)
-        check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in shell})
+        check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in abi_of(tree.branch)})
     for row in calltable.every():
         if not row.holds(tree.branch):
             continue
@@ -389,11 +374,8 @@ def check(tree: ogkm.Tree | ogkm.Read) -> Outcome:
         else:
             check_escape(out, got, row)
     check_absent(out, got, methods, classes)
-    if simulated() == tree.branch:
-        check_nvsim(out, got)
     if tree.tag in nvsim_releases():
         check_nvsim_controls(out, got, methods)
-        check_nvsim_old(out, got)
     return out
 
 
@@ -434,11 +416,18 @@ def record(outcomes: list[Outcome]) -> None:
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(calltable.every()),
-        # Of nv_abi.h, those that are NVIDIA's own: a test without its sources finds a name that was never compared.
-        "names": sorted(set.union(*(out.names for out in outcomes)) - layouts.CORE.keys()),
+        # What was compared: a test without NVIDIA's sources finds a number or struct that is not as then.
+        "names": numbers_digest(),
+        "structs": [f"{tag} {digest(tag)}" for tag in sorted(compared_structs(outcomes))],
         "tags": rows,
     }
     OUTCOME.write_text(jsontext.text(text) + "\n")
+
+
+def compared_structs(outcomes: list[Outcome]) -> set[str]:
+    """Those of which each field was compared in a release."""
+    seen = set.union(*(out.fields for out in outcomes))
+    return {tag for tag, one in STRUCTS.items() if one.nvidia and {(tag, name) for name in places(one)} <= seen}
 
 
 def record_all(outcomes: list[Outcome]) -> None:
@@ -479,8 +468,11 @@ def main() -> int:
         record(outcomes)
         missing = set(calltable.BRANCHES) - compared
         nowhere = set.intersection(*(set(out.unknown) for out in outcomes if out.branch in calltable.BRANCHES))
-        if nowhere:
-            print(f"in no release: {' '.join(sorted(nowhere))}", file=sys.stderr)
+        nowhere |= {f"struct {tag}" for tag, one in STRUCTS.items() if one.nvidia} - {
+            f"struct {tag}" for tag in compared_structs(outcomes)
+        }
+        if nowhere - OPEN:
+            print(f"in no release: {' '.join(sorted(nowhere - OPEN))}", file=sys.stderr)
             return 1
         if missing:
             print(f"no release of branch {', '.join(map(str, sorted(missing)))}", file=sys.stderr)

@@ -2,9 +2,9 @@
 """make abi-diff: what one release of NVIDIA's public driver changes, as rows of the call table.
 
 OGKM is the repository, FROM and TO two of its releases. A row is printed as it is to be written into the core's
-nv_table_*.c, with the branch of TO; then the values of nv_branch.c and nv_abi.h and the prototypes that differ, and
-what TO has that FROM has not: it is refused until it has a row. Without FROM and TO the newest releases of all
-branches are compared, one with the next, and the rows with those of the table.
+nv_table_*.c, with the branch of TO; then the values of nv_branch.c, nv_abi.h and nv_struct.h and the prototypes that
+differ, and what TO has that FROM has not: it is refused until it has a row. Without FROM and TO the newest releases of
+all branches are compared, one with the next, and the rows with those of the table.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests/unit/core")]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests/unit/core"), str(HERE.parents[1] / "tests/rmclient")]
 
 import calltable  # noqa: E402
 import check  # noqa: E402
 import layouts  # noqa: E402
+import nvheader  # noqa: E402
 import ogkm  # noqa: E402
 import prototypes  # noqa: E402
 from calltable import Row  # noqa: E402
@@ -137,8 +138,12 @@ def written(old: int, branch: int) -> list[str]:
 
 
 def values(old: int, new: Release) -> list[str]:
-    """Numbers of nv_abi.h, of the shell and of nv_branch.c that are not those of branch @old."""
-    names = check.core_names() | {f"shell {what}": (ours, theirs) for what, ours, theirs in layouts.SHELL}
+    """Numbers of nv_abi.h, fields of nv_struct.h and values of nv_branch.c that are not those of branch @old."""
+    names = check.numbers(nvheader.NUMBERS) | check.common()
+    for tag, one in check.STRUCTS.items():
+        if one.nvidia and one.holds(old):
+            offsets = dict(nvheader.offsets(one.ctype))
+            names |= {f"struct {tag}: {name}": (offsets[name], [e]) for name, e in check.places(one).items()}
     names |= {what: (ours, theirs) for what, ours, theirs in check.abi_of(old)}
     return [
         f"{name}: {ours} until now, {new.got[e]} here ({e})"
@@ -185,7 +190,7 @@ def show(source: Path, old_tag: str, new_tag: str) -> None:
         proto = prototypes.differences(ours, prototypes.theirs(new.tree, set(ours)))
         for title, lines in (
             (f"rows of branch {new.tree.branch}, after those of {branch}", rows(old, new)),
-            ("values that differ: cgpu_km/core/nv_branch.c, or nv_abi.h", values(branch, new)),
+            ("values that differ: cgpu_km/core/nv_branch.c, nv_abi.h or nv_struct.h", values(branch, new)),
             ("prototypes that differ: cgpu_km/driver/driver.c", proto),
             ("new, and refused until there is a row", added(old, new)),
         ):

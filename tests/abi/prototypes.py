@@ -89,7 +89,7 @@ def stand_ins() -> Iterator[tuple[str, Prototype]]:
 
 def ours(branch: int) -> dict[str, Prototype]:
     """What the module takes the functions of that branch to be."""
-    text = (KM / "driver/driver.c").read_text()
+    text = (KM / "driver/rm_ops.h").read_text()
     block = re.search(r"^struct nv_rm_ops {\n(.*?)^};", text, re.M | re.S)[1]
     found = members(block)
     for name, (instead, since) in SINCE.items():

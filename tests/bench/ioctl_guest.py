@@ -31,7 +31,6 @@ BATCHES = 21
 CALLS = 50  # in a batch
 MIB = 1 << 20
 CTRL_TSG_GET_INFO = 0xA06C0106
-ESC_SYS_PARAMS = 214
 
 
 class Bench:
@@ -71,40 +70,42 @@ class Bench:
             params_size=ctypes.sizeof(params),
         )
         arg.keep = params
-        call = self.ioctl(nv.ESC_RM_CONTROL, arg)
+        call = self.ioctl(nv.NV_ESC_RM_CONTROL, arg)
         if call() or arg.status:
             raise RuntimeError(f"control {cmd:#x}: status {arg.status:#x}")
         return call
 
     def kinds(self) -> Iterator[list[tuple[str, Callable[[], int]]]]:
         """Groups of calls that are made in turn; each is measured by itself."""
-        yield [("SYS_PARAMS", self.ioctl(ESC_SYS_PARAMS, (ctypes.c_uint64 * 1)()))]
+        yield [("SYS_PARAMS", self.ioctl(nv.NV_ESC_SYS_PARAMS, (ctypes.c_uint64 * 1)()))]
         yield [("control GET_INFO", self.control(self.group.tsg, CTRL_TSG_GET_INFO, (ctypes.c_uint32 * 1)()))]
-        name = self.control(self.gpu.subdevice, nv.CTRL_GET_NAME_STRING, nv.GpuName())
+        name = self.control(self.gpu.subdevice, nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING, nv.GpuName())
         yield [("control GET_NAME_STRING", name)]
         info = nv.FbInfo(count=1)
-        info.list[0] = nv.FB_HEAP_FREE
-        yield [("control FB_GET_INFO_V2", self.control(self.gpu.subdevice, nv.CTRL_FB_GET_INFO_V2, info))]
+        info.list[0].index = nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE
+        yield [("control FB_GET_INFO_V2", self.control(self.gpu.subdevice, nv.NV2080_CTRL_CMD_FB_GET_INFO_V2, info))]
         yield self._pair("RM_ALLOC vidmem", self._alloc())
         yield self._pair("RM_DUP_OBJECT", self._dup())
         yield self._uvm()
 
     def _pair(self, name: str, make: Callable[[], int]) -> list[tuple[str, Callable[[], int]]]:
-        free = self.ioctl(nv.ESC_RM_FREE, nv.Free(self.rm.handle, self.gpu.device, 0x5001))
+        free = self.ioctl(nv.NV_ESC_RM_FREE, nv.Free(self.rm.handle, self.gpu.device, 0x5001))
         return [(name, make), ("RM_FREE after it", free)]
 
     def _alloc(self) -> Callable[[], int]:
         arg, _ = vidmem(self.gpu, 2 * MIB, 0x5001)
-        return self.ioctl(nv.ESC_RM_ALLOC, arg)
+        return self.ioctl(nv.NV_ESC_RM_ALLOC, arg)
 
     def _dup(self) -> Callable[[], int]:
-        return self.ioctl(nv.ESC_RM_DUP_OBJECT, nv.Dup(self.rm.handle, self.gpu.device, 0x5001, self.rm.handle, 0x5000))
+        return self.ioctl(
+            nv.NV_ESC_RM_DUP_OBJECT, nv.Dup(self.rm.handle, self.gpu.device, 0x5001, self.rm.handle, 0x5000)
+        )
 
     def _uvm(self) -> list[tuple[str, Callable[[], int]]]:
         uvm, uuid = self.space.uvm, nv._uuid(self.gpu.uuid)
         base = self.space.reserve(2 * MIB)
         mapped = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=self.rm.handle, memory=0x5000)
-        mapped.gpu[0].uuid = uuid
+        mapped.gpu[0].gpuUuid = uuid
         return [
             ("UVM_CREATE_EXTERNAL_RANGE", self.ioctl(nv.UVM_CREATE_EXTERNAL_RANGE, nv.UvmRange(base, 2 * MIB), uvm)),
             ("UVM_MAP_EXTERNAL_ALLOCATION", self.ioctl(nv.UVM_MAP_EXTERNAL_ALLOCATION, mapped, uvm)),

@@ -235,9 +235,6 @@ def open_error(directory: str) -> int:
 
 OS_DESCRIPTOR = 0x71
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
-AllocMemory = nvclient.structure(
-    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
-)
 
 
 def pinned(report: Report, *words: str) -> None:
@@ -253,9 +250,9 @@ def pinned(report: Report, *words: str) -> None:
         for at in range(0, size, 4096):
             pages[at : at + 4] = at.to_bytes(4, "little")
         address = c.addressof(c.c_char.from_buffer(pages))
-        arg = AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, 0, address, size - 1)
+        arg = nvclient.AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, address, size - 1)
         arg.fd = -1
-        gpu.node.call(nvclient.ESC_RM_ALLOC_MEMORY, arg)
+        gpu.node.call(nvclient.NV_ESC_RM_ALLOC_MEMORY, arg)
         said = {"status": arg.status, "used": box.used()}
         if not arg.status:
             space = gpu.space()
@@ -266,9 +263,9 @@ def pinned(report: Report, *words: str) -> None:
             first, last, next_one = (pages[at : at + 4].hex() for at in (0, size - 4096, 4096))
             said |= {"mapped": status, "first": first, "last": last, "next": next_one}
             said |= {"unmapped": space.unmap(va), "freed": gpu.free(0x7171)}
-        again = AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, 0, 0x1000, size - 1)
+        again = nvclient.AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, 0x1000, size - 1)
         again.fd = -1
-        gpu.node.call(nvclient.ESC_RM_ALLOC_MEMORY, again)
+        gpu.node.call(nvclient.NV_ESC_RM_ALLOC_MEMORY, again)
         written = {"first": "3412cdab", "last": "7856cdab", "next": "00100000", "mapped": 0, "unmapped": 0, "freed": 0}
         report.add("pages of a process", ok=said == {"status": 0, "used": 0, **written}, **said)
         report.add("pages that are not there", ok=again.status != 0, status=again.status)

@@ -35,14 +35,14 @@ def held_card() -> Iterator[nvclient.Gpu]:
     with nvclient.Node("nvidia0"):
         with nvclient.Client() as first:
             space = first.gpu(0).space()
-            channel = space.group(nvclient.ENGINE_GR0).channel(enable=False)
+            channel = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS).channel(enable=False)
             space.bind(channel)
         with nvclient.Client() as client:
             yield client.gpu(0)
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
-    return int(card.fb_info(nvclient.FB_HEAP_FREE)[0]) << 10
+    return int(card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0]) << 10
 
 
 def host_driver() -> str:

@@ -72,7 +72,7 @@ static unsigned long wrap(struct thread *t, struct call *c, unsigned long where,
 	if (!c->xfer)
 		return where;
 	memcpy(t->arena.ours + ARENA_XFER, &xfer, sizeof(xfer));
-	*request = _IOC(_IOC_READ | _IOC_WRITE, 'F', NV_ESC_XFER_CMD, sizeof(xfer));
+	*request = _IOC(_IOC_READ | _IOC_WRITE, 'F', NV_ESC_IOCTL_XFER_CMD, sizeof(xfer));
 	return (uintptr_t)t->arena.given + ARENA_XFER;
 }
 

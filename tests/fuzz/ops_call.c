@@ -163,9 +163,9 @@ static void op_class(struct thread *t)
 		params[1] = client.handle;
 		params[2] = NV01_EVENT_OS_EVENT;
 		params[4] = rng_below(&t->rng, 64);
-	} else if (row->number == CLASS_TSG && space) {
+	} else if (row->number == KEPLER_CHANNEL_GROUP_A && space) {
 		params[2] = space->handle;
-		params[3] = rng_percent(&t->rng, 60) ? ENGINE_COPY0 : rng_below(&t->rng, 12);
+		params[3] = rng_percent(&t->rng, 60) ? NV2080_ENGINE_TYPE_COPY0 : rng_below(&t->rng, 12);
 		kind = OBJ_TSG;
 	} else if (row->number == 0x9067 && space) {
 		params[0] = space->handle;
@@ -223,7 +223,7 @@ static void op_alloc_memory(struct thread *t)
 	set32(c, 0, o->client);
 	set32(c, 4, o->handle);
 	set32(c, 8, new_handle(t));
-	set32(c, 12, pin ? NV01_MEMORY_OS_DESCRIPTOR : CLASS_SYSMEM);
+	set32(c, 12, pin ? NV01_MEMORY_SYSTEM_OS_DESCRIPTOR : NV01_MEMORY_SYSTEM);
 	set64(c, 24, pin ? (uintptr_t)t->arena.given + 0x2000 : 0);
 	set64(c, 32, 4095);
 	set32(c, 48, -1);

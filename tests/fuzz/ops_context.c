@@ -14,13 +14,13 @@
 static struct object *new_tsg(struct thread *t, uint32_t engine)
 {
 	struct object *space = object_pick(t, OBJ_VASPACE), s;
-	struct nv_tsg_params p = { .engine = engine };
+	struct nv_tsg_params p = { .engineType = engine };
 
 	if (!space)
 		return NULL;
 	s = *space;
-	p.vaspace = s.handle;
-	return alloc_object(t, &s, s.parent, CLASS_TSG, OBJ_TSG, &p, sizeof(p));
+	p.hVASpace = s.handle;
+	return alloc_object(t, &s, s.parent, KEPLER_CHANNEL_GROUP_A, OBJ_TSG, &p, sizeof(p));
 }
 
 static volatile uint32_t *doorbell(struct thread *t)
@@ -32,14 +32,14 @@ static volatile uint32_t *doorbell(struct thread *t)
 		return NULL;
 	s = *sub;
 	usermode = alloc_object(t, &s, s.handle, card.arch->usermode, OBJ_USERMODE, NULL, 0);
-	page = usermode ? map_cpu(t, usermode, s.handle, DOORBELL_SIZE, false) : NULL;
-	return page ? (volatile uint32_t *)(page + DOORBELL_OFFSET) : NULL;
+	page = usermode ? map_cpu(t, usermode, s.handle, NVC361_NV_USERMODE__SIZE, false) : NULL;
+	return page ? (volatile uint32_t *)(page + NVC361_NOTIFY_CHANNEL_PENDING) : NULL;
 }
 
 static void engine_object(struct thread *t, const struct object *channel, uint32_t engine)
 {
-	struct nv_copy_params copy = { .version = 1, .engine = engine };
-	bool gr = engine == ENGINE_GR0;
+	struct nv_copy_params copy = { .version = 1, .engineType = engine };
+	bool gr = engine == NV2080_ENGINE_TYPE_GRAPHICS;
 
 	alloc_object(t, channel, channel->handle, gr ? card.arch->compute : card.arch->copy, OBJ_ENGINE,
 		     gr ? NULL : &copy, gr ? 0 : sizeof(copy));
@@ -52,10 +52,10 @@ static void remember_ring(struct thread *t, const struct ring *ring)
 
 static void make_channel(struct thread *t)
 {
-	uint32_t engine = rng_percent(&t->rng, 70) ? ENGINE_GR0 : ENGINE_COPY0;
+	uint32_t engine = rng_percent(&t->rng, 70) ? NV2080_ENGINE_TYPE_GRAPHICS : NV2080_ENGINE_TYPE_COPY0;
 	struct object *made = new_tsg(t, engine), tsg, memory;
-	struct nv_channel_params p = { .gpfifo_entries = ENTRIES, .engine = engine };
-	struct nv_schedule schedule = { .enable = 1 };
+	struct nv_chan_params p = { .gpFifoEntries = ENTRIES, .engineType = engine };
+	struct nv_schedule schedule = { .bEnable = 1 };
 	struct nv_token token = { 0 };
 	struct ring ring = { 0 };
 
@@ -70,18 +70,18 @@ static void make_channel(struct thread *t)
 	ring.va = map_gpu(t, &memory, RING_BYTES);
 	if (!ring.cpu || !ring.va)
 		return;
-	p.gpfifo_va = ring.va + RING_AT;
-	p.userd_memory[0] = memory.handle;
-	p.userd_offset[0] = USERD_AT;
+	p.gpFifoOffset = ring.va + RING_AT;
+	p.hUserdMemory[0] = memory.handle;
+	p.userdOffset[0] = USERD_AT;
 	made = alloc_object(t, &tsg, tsg.handle, card.arch->gpfifo, OBJ_CHANNEL, &p, sizeof(p));
 	if (!made)
 		return;
 	ring.channel = *made;
 	count_one(COUNT_CHANNELS);
 	engine_object(t, &ring.channel, engine);
-	control(t, &ring.channel, CTRL_GET_TOKEN, &token, sizeof(token));
-	control(t, &tsg, CTRL_TSG_SCHEDULE, &schedule, sizeof(schedule));
-	ring.token = token.token;
+	control(t, &ring.channel, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, &token, sizeof(token));
+	control(t, &tsg, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &schedule, sizeof(schedule));
+	ring.token = token.workSubmitToken;
 	ring.doorbell = doorbell(t);
 	if (ring.doorbell)
 		remember_ring(t, &ring);
@@ -96,7 +96,7 @@ static void op_channel(struct thread *t)
 
 static void op_tsg(struct thread *t)
 {
-	new_tsg(t, rng_percent(&t->rng, 60) ? ENGINE_GR0 : rng_below(&t->rng, 12));
+	new_tsg(t, rng_percent(&t->rng, 60) ? NV2080_ENGINE_TYPE_GRAPHICS : rng_below(&t->rng, 12));
 }
 
 static void put_work(struct thread *t, struct ring *ring)
@@ -131,7 +131,7 @@ static void op_work(struct thread *t)
 	for (int i = 0; i < n; i++)
 		put_work(t, ring);
 	atomic_thread_fence(memory_order_seq_cst);
-	((volatile uint32_t *)(ring->cpu + USERD_AT))[USERD_GP_PUT / 4] =
+	((volatile uint32_t *)(ring->cpu + USERD_AT))[NV_USERD_GPPUT / 4] =
 		rng_percent(&t->rng, 2) ? rng_next(&t->rng) : ring->queued % ENTRIES;
 	atomic_thread_fence(memory_order_seq_cst);
 	*ring->doorbell = rng_percent(&t->rng, 3) ? rng_below(&t->rng, 64) : ring->token;

@@ -76,7 +76,7 @@ static bool in_use(const struct thread *t, const struct mapping *m)
 		return true;
 	for (int i = 0; i < t->rings; i++)
 		if ((char *)m->at == t->ring[i].cpu ||
-		    (char *)m->at == (char *)t->ring[i].doorbell - DOORBELL_OFFSET)
+		    (char *)m->at == (char *)t->ring[i].doorbell - NVC361_NOTIFY_CHANNEL_PENDING)
 			return true;
 	return false;
 }
@@ -242,28 +242,29 @@ static void op_export(struct thread *t)
 		p[1] = p[2] = memory->parent;
 		p[3] = memory->handle;
 		p[4] = carrier;
-		if (!control(t, &client, NV0000_CTRL_EXPORT_OBJECT_TO_FD, p, NV3D05_SIZE))
+		if (!control(t, &client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, p,
+			     sizeof(struct nv_export_to_fd)))
 			count_one(COUNT_EXPORTS);
 		return;
 	}
 	p[0] = carrier;
 	p[1] = memory->parent;
 	p[2] = 16;
-	p[NV3D0B_OBJECTS / 4] = memory->handle;
-	p[NV3D0B_OBJECTS / 4 + 1 + rng_below(&t->rng, 3)] = memory->handle;
-	p[NV3D0B_NUM / 4] = 4 | rng_below(&t->rng, 14) << 16;
-	if (!control(t, &client, NV0000_CTRL_EXPORT_OBJECTS_TO_FD, p, NV3D0B_SIZE))
+	p[AT(nv_exports_to_fd, objects) / 4] = memory->handle;
+	p[AT(nv_exports_to_fd, objects) / 4 + 1 + rng_below(&t->rng, 3)] = memory->handle;
+	p[AT(nv_exports_to_fd, numObjects) / 4] = 4 | rng_below(&t->rng, 14) << 16;
+	if (!control(t, &client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, p, sizeof(struct nv_exports_to_fd)))
 		count_one(COUNT_EXPORTS);
 }
 
 static void import_one(struct thread *t, struct object client, const struct object *device, int carrier)
 {
-	uint32_t p[NV3D06_SIZE / 4] = { carrier, 1, device->handle, device->handle, 0 };
+	uint32_t p[sizeof(struct nv_import_from_fd) / 4] = { carrier, 1, device->handle, device->handle, 0 };
 	struct object made = *device;
 
 	if (rng_percent(&t->rng, 50))
 		p[4] = ++t->next_handle;
-	if (control(t, &client, NV0000_CTRL_IMPORT_OBJECT_FROM_FD, p, NV3D06_SIZE))
+	if (control(t, &client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, p, sizeof(struct nv_import_from_fd)))
 		return;
 	count_one(COUNT_IMPORTS);
 	made.kind = OBJ_VIDMEM;
@@ -276,7 +277,7 @@ static void import_one(struct thread *t, struct object client, const struct obje
 static void op_import(struct thread *t)
 {
 	struct object *device = object_pick(t, OBJ_DEVICE), d, client;
-	uint32_t p[NV3D0C_SIZE / 4] = { 0 };
+	uint32_t p[sizeof(struct nv_imports_from_fd) / 4] = { 0 };
 	int carrier = file_pick(t, FILE_CTL);
 
 	if (!device)
@@ -291,8 +292,8 @@ static void op_import(struct thread *t)
 	p[1] = d.handle;
 	p[2] = ++t->next_handle;
 	p[4] = rng_percent(&t->rng, 50) ? ++t->next_handle : 0;
-	p[NV3D0C_NUM / 4] = 4 | rng_below(&t->rng, 14) << 16;
-	if (control(t, &client, NV0000_CTRL_IMPORT_OBJECTS_FROM_FD, p, NV3D0C_SIZE))
+	p[AT(nv_imports_from_fd, numObjects) / 4] = 4 | rng_below(&t->rng, 14) << 16;
+	if (control(t, &client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, p, sizeof(struct nv_imports_from_fd)))
 		return;
 	count_one(COUNT_IMPORTS);
 	for (int i = 0; i < 4; i++)

@@ -99,8 +99,8 @@ static struct object *new_client(struct thread *t)
 	struct object boot = { OBJ_CLIENT, file_open(t, FILE_CTL), 0, 0, 0, 0, 0 };
 	struct call *c = call_begin(t, boot.ctl, ROW_ESCAPE, NV_ESC_RM_ALLOC, 48);
 
-	c->inner = row_find(ROW_CLASS, CLASS_ROOT, 0);
-	set32(c, 12, rng_percent(&t->rng, 80) ? CLASS_ROOT : rng_below(&t->rng, 2));
+	c->inner = row_find(ROW_CLASS, NV01_ROOT_CLIENT, 0);
+	set32(c, 12, rng_percent(&t->rng, 80) ? NV01_ROOT_CLIENT : rng_below(&t->rng, 2));
 	if (call_issue(t, c))
 		return NULL;
 	boot.client = boot.handle = top32(c, 8);
@@ -109,17 +109,17 @@ static struct object *new_client(struct thread *t)
 
 static struct object *new_device(struct thread *t, const struct object *client)
 {
-	struct nv_device_params p = { .device_id = card.device_instance };
+	struct nv_device_params p = { .deviceId = card.device_instance };
 
 	if (!t->calm && rng_percent(&t->rng, 10))
-		p.device_id = rng_below(&t->rng, 3);
-	return alloc_object(t, client, client->client, CLASS_DEVICE, OBJ_DEVICE, &p, sizeof(p));
+		p.deviceId = rng_below(&t->rng, 3);
+	return alloc_object(t, client, client->client, NV01_DEVICE_0, OBJ_DEVICE, &p, sizeof(p));
 }
 
 struct object *alloc_vidmem(struct thread *t, uint64_t size)
 {
 	struct object *parent = object_pick(t, rng_percent(&t->rng, 90) ? OBJ_DEVICE : OBJ_SUBDEVICE);
-	struct nv_memory_params p = { .attr = ATTR_NONCONTIG_ALLOWED, .size = size };
+	struct nv_mem_params p = { .attr = ATTR_NONCONTIG_ALLOWED, .size = size };
 	struct object client;
 
 	if (!parent)
@@ -130,13 +130,13 @@ struct object *alloc_vidmem(struct thread *t, uint64_t size)
 		p.attr |= ATTR_PAGE_HUGE;
 		p.attr2 |= (rng_percent(&t->rng, 97) ? rng_below(&t->rng, 2) : 2) << 20;	/* 2: 512 MiB */
 	}
-	return alloc_object(t, &client, client.handle, CLASS_VIDMEM, OBJ_VIDMEM, &p, sizeof(p));
+	return alloc_object(t, &client, client.handle, NV01_MEMORY_LOCAL_USER, OBJ_VIDMEM, &p, sizeof(p));
 }
 
 struct object *alloc_sysmem(struct thread *t, uint64_t size)
 {
 	struct object *parent = object_pick(t, OBJ_DEVICE), client;
-	struct nv_memory_params p = {
+	struct nv_mem_params p = {
 		.attr = ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI, .size = size,
 	};
 
@@ -144,7 +144,7 @@ struct object *alloc_sysmem(struct thread *t, uint64_t size)
 		return NULL;
 	client = *parent;
 	p.owner = parent->client;
-	return alloc_object(t, &client, client.handle, CLASS_SYSMEM, OBJ_SYSMEM, &p, sizeof(p));
+	return alloc_object(t, &client, client.handle, NV01_MEMORY_SYSTEM, OBJ_SYSMEM, &p, sizeof(p));
 }
 
 uint64_t some_size(struct thread *t)
@@ -227,7 +227,7 @@ static void op_dup(struct thread *t)
 
 void make_base(struct thread *t)
 {
-	struct nv_subdevice_params sub = { .sub_device_id = card.sub_device_instance };
+	struct nv_subdevice_params sub = { .subDeviceId = card.sub_device_instance };
 	struct object *made, client, device;
 	int gpu;
 
@@ -240,7 +240,7 @@ void make_base(struct thread *t)
 		made = new_device(t, &client);
 		if (made) {
 			device = *made;
-			alloc_object(t, &device, device.handle, CLASS_SUBDEVICE, OBJ_SUBDEVICE, &sub,
+			alloc_object(t, &device, device.handle, NV20_SUBDEVICE_0, OBJ_SUBDEVICE, &sub,
 				     sizeof(sub));
 		}
 	}

@@ -52,7 +52,7 @@ static void op_space(struct thread *t)
 	if (!device || uvm < 0)
 		return;
 	client = *device;
-	space = alloc_object(t, &client, client.handle, CLASS_VASPACE, OBJ_VASPACE, &p, sizeof(p));
+	space = alloc_object(t, &client, client.handle, FERMI_VASPACE_A, OBJ_VASPACE, &p, sizeof(p));
 	if (!initialize(t, uvm) && space)
 		register_space(t, uvm, space);
 }

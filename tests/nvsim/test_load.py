@@ -17,7 +17,7 @@ def load(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_release_of_the_module_can_be_loaded():
-    header = (NVSIM / "module/nvabi.h").read_text()
+    header = (NVSIM / "module/nvsim.h").read_text()
     default = re.search(r'#define NVSIM_VERSION_DEFAULT\s+"([\d.]+)"', header)[1]
     table = re.search(r"releases\[\] = \{(.*?)\};", (NVSIM / "module/version.c").read_text(), re.S)[1]
     releases = [*re.findall(r'\{ "([\d.]+)"', table), default]

@@ -30,16 +30,16 @@ ARCHS = {
     "GH100": nv.ARCHS["Hopper"],
 }
 
+NVDEC, NVENC = nv.NV2080_ENGINE_TYPE_NVDEC0, nv.NV2080_ENGINE_TYPE_NVENC0
+NVJPEG, OFA = nv.NV2080_ENGINE_TYPE_NVJPEG0, nv.NV2080_ENGINE_TYPE_OFA0
 #: Video engines of each chip, by RM's list of its classes, and the class of a session.
 VIDEOS = {
-    "TU104": {nv.ENGINE_NVDEC0: 0xC4B0, nv.ENGINE_NVENC0: 0xC4B7},
-    "GA100": {nv.ENGINE_NVDEC0: 0xC6B0, nv.ENGINE_NVJPEG0: 0xC4D1, nv.ENGINE_OFA0: 0xC6FA},
-    "GA102": {nv.ENGINE_NVDEC0: 0xC7B0, nv.ENGINE_NVENC0: 0xC7B7, nv.ENGINE_OFA0: 0xC7FA},
-    "AD102": {
-        nv.ENGINE_NVDEC0: 0xC9B0, nv.ENGINE_NVENC0: 0xC9B7, nv.ENGINE_NVJPEG0: 0xC9D1, nv.ENGINE_OFA0: 0xC9FA
-    },
-    "GH100": {nv.ENGINE_NVDEC0: 0xB8B0, nv.ENGINE_NVJPEG0: 0xB8D1, nv.ENGINE_OFA0: 0xB8FA},
-}  # fmt: skip
+    "TU104": {NVDEC: 0xC4B0, NVENC: 0xC4B7},
+    "GA100": {NVDEC: 0xC6B0, NVJPEG: 0xC4D1, OFA: 0xC6FA},
+    "GA102": {NVDEC: 0xC7B0, NVENC: 0xC7B7, OFA: 0xC7FA},
+    "AD102": {NVDEC: 0xC9B0, NVENC: 0xC9B7, NVJPEG: 0xC9D1, OFA: 0xC9FA},
+    "GH100": {NVDEC: 0xB8B0, NVJPEG: 0xB8D1, OFA: 0xB8FA},
+}
 
 
 class Client:
@@ -52,7 +52,7 @@ class Client:
         self.handle = 0
         self.next_handle = 0x1000
         if root:
-            status, self.handle = self.alloc(nv.CLASS_ROOT, 0)
+            status, self.handle = self.alloc(nv.NV01_ROOT_CLIENT, 0)
             check("RM_ALLOC(0x41)", status)
 
     def close(self) -> None:
@@ -73,19 +73,19 @@ class Client:
     def alloc(self, cls: int, parent: int, params: ctypes.Structure | bytes | None = None, handle: int = 0):
         """RM_ALLOC: (status, handle). The params' content afterwards is in .answer."""
         data = bytes(params) if params is not None else b""
-        if data and cls in nv.BYTES:
+        if data and nv.varies(cls):
             data = data[: nv.bytes_of(cls, int(self.rm.branch))]
-        if not handle and cls != nv.CLASS_ROOT:
+        if not handle and cls != nv.NV01_ROOT_CLIENT:
             self.next_handle += 1
             handle = self.next_handle
         arg = nv.Alloc(root=self.handle, parent=parent, handle=handle, class_id=cls, params_size=len(data))
-        out = self._call(nv.ESC_RM_ALLOC, arg, [(nv.Alloc.params.offset, data)] if data else [])
+        out = self._call(nv.NV_ESC_RM_ALLOC, arg, [(nv.Alloc.params.offset, data)] if data else [])
         self.answer = out[0] if out else b""
         return arg.status, arg.handle
 
     def free(self, handle: int, parent: int = 0) -> int:
         arg = nv.Free(root=self.handle, parent=parent, handle=handle)
-        self._call(nv.ESC_RM_FREE, arg)
+        self._call(nv.NV_ESC_RM_FREE, arg)
         return arg.status
 
     def control(self, handle: int, cmd: int, params: ctypes.Structure | bytes = b"", nested=(), client: int = 0):
@@ -93,7 +93,7 @@ class Client:
         data = bytes(params)
         arg = nv.Control(client=client or self.handle, object=handle, cmd=cmd, params_size=len(data))
         buffers = [(nv.Control.params.offset, data)] if data else []
-        out = self._call(nv.ESC_RM_CONTROL, arg, buffers + [(offset | 1 << 16, b) for offset, b in nested])
+        out = self._call(nv.NV_ESC_RM_CONTROL, arg, buffers + [(offset | 1 << 16, b) for offset, b in nested])
         self.nested = out[1:]
         return arg.status, out[0] if out else b""
 
@@ -105,7 +105,7 @@ class Client:
         """RM_DUP_OBJECT: (status, handle)."""
         self.next_handle += 1
         arg = nv.Dup(self.handle, parent, handle or self.next_handle, source_client, source)
-        self._call(nv.ESC_RM_DUP_OBJECT, arg)
+        self._call(nv.NV_ESC_RM_DUP_OBJECT, arg)
         return arg.status, arg.handle
 
     def map_memory(self, device: int, memory: int, length: int, card: int | None = None, offset: int = 0):
@@ -113,12 +113,12 @@ class Client:
         fd = self.rm.open(card)
         self.files.append(fd)
         arg = nv.MapMemory(client=self.handle, device=device, memory=memory, offset=offset, length=length, fd=fd)
-        self._call(nv.ESC_RM_MAP_MEMORY, arg)
+        self._call(nv.NV_ESC_RM_MAP_MEMORY, arg)
         return arg.status, fd, arg.address
 
     def unmap_memory(self, device: int, memory: int, address: int) -> int:
         arg = nv.UnmapMemory(client=self.handle, device=device, memory=memory, address=address)
-        self._call(nv.ESC_RM_UNMAP_MEMORY, arg)
+        self._call(nv.NV_ESC_RM_UNMAP_MEMORY, arg)
         return arg.status
 
     def map_dma(self, device: int, space: int, memory: int, length: int, flags: int = 0, offset: int = 0):
@@ -126,13 +126,13 @@ class Client:
         layout = nv.of_branch("MapDma", int(self.rm.branch))
         what = {"device": device, "dma": space, "memory": memory, "offset": offset, "length": length}
         arg = layout(client=self.handle, **what, flags=flags)
-        self._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        self._call(nv.NV_ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
     def unmap_dma(self, device: int, space: int, memory: int, address: int) -> int:
         layout = nv.of_branch("UnmapDma", int(self.rm.branch))
         arg = layout(client=self.handle, device=device, dma=space, memory=memory, dma_offset=address)
-        self._call(nv.ESC_RM_UNMAP_MEMORY_DMA, arg)
+        self._call(nv.NV_ESC_RM_UNMAP_MEMORY_DMA, arg)
         return arg.status
 
     def peers(self, one: Gpu, other: Gpu) -> int:
@@ -162,26 +162,26 @@ class Gpu:
     def __init__(self, client: Client, index: int = 0):
         self.rm = client
         self.index = index
-        status, self.device = client.alloc(nv.CLASS_DEVICE, client.handle, nv.DeviceParams(device_id=index))
+        status, self.device = client.alloc(nv.NV01_DEVICE_0, client.handle, nv.DeviceParams(device_id=index))
         check("RM_ALLOC(0x80)", status)
-        status, self.subdevice = client.alloc(nv.CLASS_SUBDEVICE, self.device, nv.SubdeviceParams(0))
+        status, self.subdevice = client.alloc(nv.NV20_SUBDEVICE_0, self.device, nv.SubdeviceParams(0))
         check("RM_ALLOC(0x2080)", status)
 
     def fb_info(self, *indexes: int) -> list[int]:
         """FB_GET_INFO_V2, KiB for sizes."""
         arg = nv.FbInfo(count=len(indexes))
         for i, index in enumerate(indexes):
-            arg.list[2 * i] = index
-        params = nv.in_branch(nv.CTRL_FB_GET_INFO_V2, arg, int(self.rm.rm.branch))
-        status, data = self.rm.control(self.subdevice, nv.CTRL_FB_GET_INFO_V2, params)
+            arg.list[i].index = index
+        params = nv.in_branch(nv.NV2080_CTRL_CMD_FB_GET_INFO_V2, arg, int(self.rm.rm.branch))
+        status, data = self.rm.control(self.subdevice, nv.NV2080_CTRL_CMD_FB_GET_INFO_V2, params)
         check("FB_GET_INFO_V2", status)
         return [struct.unpack_from("<I", data, 4 + 8 * i + 4)[0] for i in range(len(indexes))]
 
     def heap_free(self) -> int:
         """Bytes."""
-        return self.fb_info(nv.FB_HEAP_FREE)[0] << 10
+        return self.fb_info(nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
-    def memory(self, size: int, cls: int = nv.CLASS_VIDMEM, **fields) -> tuple[int, int]:
+    def memory(self, size: int, cls: int = nv.NV01_MEMORY_LOCAL_USER, **fields) -> tuple[int, int]:
         values = {"owner": self.rm.handle, "size": size} | fields
         return self.rm.alloc(cls, self.device, nv.MemoryParams(**values))
 
@@ -194,7 +194,7 @@ class Gpu:
         return Surface(status, handle, got, self.phys_size(handle))
 
     def phys_size(self, handle: int) -> int:
-        """NV0041_CTRL_GET_SURFACE_INFO of PHYS_SIZE: bytes."""
+        """NV0041_CTRL_CMD_GET_SURFACE_INFO of PHYS_SIZE: bytes."""
         head, row = struct.pack("<IIQ", 1, 0, 0), struct.pack("<II", SURFACE_PHYS_SIZE, 0)
         status, _ = self.rm.control(handle, 0x410110, head, [(8, row)])
         check("GET_SURFACE_INFO", status)
@@ -203,7 +203,7 @@ class Gpu:
     def free(self, handle: int) -> int:
         return self.rm.free(handle, self.device)
 
-    def context(self, engine: int = nv.ENGINE_GR0, **options) -> Context:
+    def context(self, engine: int = nv.NV2080_ENGINE_TYPE_GRAPHICS, **options) -> Context:
         return Context(self, engine, **options)
 
 
@@ -219,10 +219,10 @@ class Context:
         rm = self.rm
         self.classes = ARCHS[chip or rm.rm.chips[gpu.index]]
         self.put = 0
-        status, self.space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        status, self.space = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
         check("RM_ALLOC(0x90f1)", status)
         status, self.system = gpu.memory(
-            self.SYSTEM_BYTES, nv.CLASS_SYSMEM, attr=nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS
+            self.SYSTEM_BYTES, nv.NV01_MEMORY_SYSTEM, attr=nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS
         )
         check("RM_ALLOC(0x3e)", status)
         self.va = self.map(self.system, self.SYSTEM_BYTES)
@@ -233,7 +233,9 @@ class Context:
         status, self.userd_fd, _ = rm.map_memory(gpu.device, self.userd, 4096, gpu.index)
         check("RM_MAP_MEMORY of USERD", status)
         self.before_group = gpu.heap_free()
-        status, self.tsg = rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=self.space, engine=engine))
+        status, self.tsg = rm.alloc(
+            nv.KEPLER_CHANNEL_GROUP_A, gpu.device, nv.TsgParams(vaspace=self.space, engine=engine)
+        )
         check("RM_ALLOC(0xa06c)", status)
         self.before_channel = gpu.heap_free()
         status, self.channel = rm.alloc(self.classes[0], self.tsg, self.channel_params())
@@ -258,7 +260,7 @@ class Context:
         return arg
 
     def engine_object(self) -> int:
-        if self.engine == nv.ENGINE_GR0:
+        if self.engine == nv.NV2080_ENGINE_TYPE_GRAPHICS:
             status, handle = self.rm.alloc(self.classes[2], self.channel)
         else:
             status, handle = self.rm.alloc(self.classes[3], self.channel, nv.CopyParams(1, self.engine))
@@ -268,11 +270,11 @@ class Context:
     def session(self, channel: int = 0) -> tuple[int, int]:
         """An object of the context's video engine, on its channel or another: (status, handle)."""
         cls = VIDEOS[self.rm.rm.chips[self.gpu.index]].get(self.engine, 0)
-        size = 8 if self.engine == nv.ENGINE_OFA0 and int(self.rm.rm.branch) < 545 else 12
+        size = 8 if self.engine == nv.NV2080_ENGINE_TYPE_OFA0 and int(self.rm.rm.branch) < 545 else 12
         return self.rm.alloc(cls, channel or self.channel, struct.pack("<3I", size, 0, 0)[:size])
 
     def schedule(self) -> int:
-        return self.rm.sized(self.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1]))
+        return self.rm.sized(self.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([1]))
 
     # ---- work: fills by the copy engine, each with a semaphore ----
 
@@ -296,7 +298,7 @@ class Context:
         entry = (self.va + at) | len(push) // 4 << 42
         rm.write(self.system_fd, self.RING + 8 * self.put, struct.pack("<Q", entry))
         self.put = (self.put + 1) % self.ENTRIES
-        rm.write(self.userd_fd, nv.USERD_GP_PUT, struct.pack("<I", self.put))
+        rm.write(self.userd_fd, nv.NV_USERD_GPPUT, struct.pack("<I", self.put))
         rm.poll()
 
     def semaphore(self) -> int:

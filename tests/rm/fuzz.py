@@ -26,7 +26,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests/rmclient"), str(HERE.parents[1] / "tests/unit/core")]
 
 import nvclient as nv
-from calltable import BRANCHES, C, Row, lib, table
+from calltable import BRANCHES, C, Row, ffi, lib, table
 from client import ALLOC_VIRTUAL, ARCHS, VIDEOS, Client
 from ledger import Ledger, Object
 from rm import CHIPS, Rm
@@ -51,9 +51,9 @@ OF_KIND = {
 SIZES = (1, 4 * KIB, 12345, 64 * KIB + 1, MIB, 2 * MIB, 3 * MIB + 5, 16 * MIB)
 #: By what the ledger calls them.
 ENGINES = {
-    lib.CGPU_ENGINE_GR: nv.ENGINE_GR0,
-    lib.CGPU_ENGINE_OTHER: nv.ENGINE_COPY0 + 2,
-    lib.CGPU_ENGINE_NVDEC: nv.ENGINE_NVDEC0,
+    lib.CGPU_ENGINE_GR: nv.NV2080_ENGINE_TYPE_GRAPHICS,
+    lib.CGPU_ENGINE_OTHER: nv.NV2080_ENGINE_TYPE_COPY0 + 2,
+    lib.CGPU_ENGINE_NVDEC: nv.NV2080_ENGINE_TYPE_NVDEC0,
 }
 MEASURED = 256 * MIB  #: an upper bound of a context: RM's own is what is compared
 
@@ -130,10 +130,10 @@ class World:
         if not self.files or len(self.clients) >= CLIENTS:
             return False, True
         file = self.files[which % len(self.files)]
-        status, handle = file.alloc(nv.CLASS_ROOT, 0)
+        status, handle = file.alloc(nv.NV01_ROOT_CLIENT, 0)
         if status:
             return False, True
-        if not self.ledger.add(handle, handle, nv.CLASS_ROOT, lib.CGPU_KIND_CLIENT, None, id(file)):
+        if not self.ledger.add(handle, handle, nv.NV01_ROOT_CLIENT, lib.CGPU_KIND_CLIENT, None, id(file)):
             raise Mismatch(f"RM gave the client handle {handle:#x}, which the ledger has")
         self.clients.append(Known(handle, file))
         self.names.add((handle, handle))
@@ -165,7 +165,7 @@ class World:
         parent = self.ledger.live(client.handle, client.handle)
         name = HANDLES[handle % len(HANDLES)]
         params = nv.DeviceParams(device_id=0, client_share=client.handle)
-        obj = self._alloc(client, parent, name, nv.CLASS_DEVICE, lib.CGPU_KIND_DEVICE, params)
+        obj = self._alloc(client, parent, name, nv.NV01_DEVICE_0, lib.CGPU_KIND_DEVICE, params)
         return bool(obj), not obj
 
     def subdevice(self, which: int, handle: int, under: int, *_: int) -> tuple[bool, bool]:
@@ -174,7 +174,7 @@ class World:
             return False, True
         parent = self.below(client, [lib.CGPU_KIND_DEVICE], under)
         name = HANDLES[handle % len(HANDLES)]
-        obj = self._alloc(client, parent, name, nv.CLASS_SUBDEVICE, lib.CGPU_KIND_SUBDEVICE, nv.SubdeviceParams(0))
+        obj = self._alloc(client, parent, name, nv.NV20_SUBDEVICE_0, lib.CGPU_KIND_SUBDEVICE, nv.SubdeviceParams(0))
         return bool(obj), not obj
 
     def vidmem(self, which: int, handle: int, under: int, size: int, attr: int, align: int) -> tuple[bool, bool]:
@@ -192,7 +192,7 @@ class World:
         bytes_ = lib.cgpu_estimate_vidmem_bytes(size, attr, 0)
         params = nv.MemoryParams(owner=client.handle, size=size, attr=attr, flags=flags, alignment=alignment)
         name = HANDLES[handle % len(HANDLES)]
-        obj = self._alloc(client, parent, name, nv.CLASS_VIDMEM, lib.CGPU_KIND_VIDMEM, params)
+        obj = self._alloc(client, parent, name, nv.NV01_MEMORY_LOCAL_USER, lib.CGPU_KIND_VIDMEM, params)
         if not obj:
             return False, True
         obj.memory = self.ledger.charge(max(bytes_, alignment, self._phys_size(client, name)))
@@ -200,11 +200,13 @@ class World:
         return True, not obj.aligned
 
     def _phys_size(self, client: Known, handle: int) -> int:
-        head, row = struct.pack("<IIQ", 1, 0, 0), struct.pack("<II", C.NV0041_SURFACE_PHYS_SIZE, 0)
-        status, _ = client.file.control(handle, C.NV0041_CTRL_GET_SURFACE_INFO, head, [(8, row)], client=client.handle)
+        head, row = struct.pack("<IIQ", 1, 0, 0), struct.pack("<II", C.NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE, 0)
+        status, _ = client.file.control(
+            handle, C.NV0041_CTRL_CMD_GET_SURFACE_INFO, head, [(8, row)], client=client.handle
+        )
         if status:
             raise Mismatch(f"RM reports no size of {handle:#x}: {status:#x}")
-        return struct.unpack("<II", client.file.nested[0])[1] * C.NV0041_SURFACE_SIZE_UNIT
+        return struct.unpack("<II", client.file.nested[0])[1] * C.NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR
 
     def sysmem(self, which: int, handle: int, under: int, size: int, contiguous: int, *_: int) -> tuple[bool, bool]:
         client = self.client(which)
@@ -216,7 +218,7 @@ class World:
         name = HANDLES[handle % len(HANDLES)]
         pages = self.rm.host_memory().pages
         obj = self._alloc(
-            client, parent, name, nv.CLASS_SYSMEM, lib.CGPU_KIND_SYSMEM,
+            client, parent, name, nv.NV01_MEMORY_SYSTEM, lib.CGPU_KIND_SYSMEM,
             nv.MemoryParams(owner=client.handle, size=size, attr=attr),
         )  # fmt: skip
         if obj:
@@ -247,7 +249,9 @@ class World:
             return False, True
         kind = list(ENGINES)[engine % len(ENGINES)]
         params = nv.TsgParams(engine=ENGINES[kind])
-        obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], nv.CLASS_TSG, lib.CGPU_KIND_TSG, params)
+        obj = self._alloc(
+            client, parent, HANDLES[handle % len(HANDLES)], nv.KEPLER_CHANNEL_GROUP_A, lib.CGPU_KIND_TSG, params
+        )
         if obj:
             obj.core.engine = kind
             obj.memory = self.ledger.charge(0 if kind == lib.CGPU_ENGINE_OTHER else MEASURED)
@@ -280,12 +284,12 @@ class World:
         cls, kind, params = self.arch[2], lib.CGPU_KIND_COMPUTE, None
         if parent.core.engine == lib.CGPU_ENGINE_NVDEC:
             cls, kind, params = (
-                VIDEOS[self.rm.chips[0]][nv.ENGINE_NVDEC0],
+                VIDEOS[self.rm.chips[0]][nv.NV2080_ENGINE_TYPE_NVDEC0],
                 lib.CGPU_KIND_NVDEC,
                 struct.pack("<3I", 12, 0, 0),
             )
         elif parent.core.engine == lib.CGPU_ENGINE_OTHER:
-            cls, kind, params = self.arch[3], lib.CGPU_KIND_COPY, nv.CopyParams(1, nv.ENGINE_COPY0 + 2)
+            cls, kind, params = self.arch[3], lib.CGPU_KIND_COPY, nv.CopyParams(1, nv.NV2080_ENGINE_TYPE_COPY0 + 2)
         obj = self._alloc(client, parent, HANDLES[handle % len(HANDLES)], cls, kind, params)
         return bool(obj), False
 
@@ -357,11 +361,13 @@ class World:
         """The status of RM_FREE, or of NVOS32's function."""
         if not by_heap:
             return client.file.free(handle, parent)
-        arg = bytearray(C.NVOS32_SIZE)
-        struct.pack_into("<III", arg, 0, client.handle, parent, C.NVOS32_FN_FREE)
-        struct.pack_into("<III", arg, C.NVOS32_FREE_H_MEMORY - 4, client.handle, handle, HANDLE_PROVIDED)
-        status, data, _ = client.file.rm.ioctl(client.file.fd, nv.ESC_RM_VID_HEAP_CONTROL, bytes(arg))
-        return status or struct.unpack_from("<I", data, C.NVOS32_STATUS)[0]
+        arg = bytearray(ffi.sizeof("struct nvos32"))
+        struct.pack_into("<III", arg, 0, client.handle, parent, C.NVOS32_FUNCTION_FREE)
+        struct.pack_into(
+            "<III", arg, ffi.offsetof("struct nvos32", "data", "Free"), client.handle, handle, HANDLE_PROVIDED
+        )
+        status, data, _ = client.file.rm.ioctl(client.file.fd, nv.NV_ESC_RM_VID_HEAP_CONTROL, bytes(arg))
+        return status or struct.unpack_from("<I", data, ffi.offsetof("struct nvos32", "status"))[0]
 
     def close(self, which: int, really: int, *_: int) -> tuple[bool, bool]:
         if not self.files or really % 4:
@@ -445,11 +451,11 @@ class World:
             return False, True
         file = self.files[on % len(self.files)]
         name = client.handle, DESCRIPTORS[fd % len(DESCRIPTORS)]
-        number = nv.ESC_FREE_OS_EVENT if free % 3 == 0 else nv.ESC_ALLOC_OS_EVENT
+        number = nv.NV_ESC_FREE_OS_EVENT if free % 3 == 0 else nv.NV_ESC_ALLOC_OS_EVENT
         arg = nv.OsEvent(client=name[0], fd=name[1])
         file._call(number, arg)
         there = name in self.ledger.os_events
-        made = number == nv.ESC_ALLOC_OS_EVENT
+        made = number == nv.NV_ESC_ALLOC_OS_EVENT
         if (arg.status == 0) == (there if made else not there):
             raise Mismatch(f"OS event {name}: RM answers {arg.status:#x}, the ledger {'has' if there else 'lacks'} it")
         if arg.status == 0 and made:
@@ -499,10 +505,10 @@ class World:
         if not self.files:
             return
         arg = nv.OsEvent(client=client, fd=fd)
-        self.files[0]._call(nv.ESC_ALLOC_OS_EVENT, arg)
+        self.files[0]._call(nv.NV_ESC_ALLOC_OS_EVENT, arg)
         there, here = arg.status != 0, (client, fd) in self.ledger.os_events
         if arg.status == 0:
-            self.files[0]._call(nv.ESC_FREE_OS_EVENT, nv.OsEvent(client=client, fd=fd))
+            self.files[0]._call(nv.NV_ESC_FREE_OS_EVENT, nv.OsEvent(client=client, fd=fd))
         if here != there:
             raise Mismatch(f"OS event {client:#x}/{fd}: in the ledger {here}, in RM {there}")
 

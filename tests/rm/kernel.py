@@ -20,11 +20,11 @@ class KernelClient:
     def __init__(self, rm: Rm, index: int = 0):
         self.rm = rm
         self.abi = lib.cgpu_call_abi(int(rm.branch))
-        status, self.handle = self.alloc(0, 0, 0, nv.CLASS_ROOT)
+        status, self.handle = self.alloc(0, 0, 0, nv.NV01_ROOT_CLIENT)
         nv.check("op: RM_ALLOC(0x41)", status)
-        status, _ = self.alloc(self.handle, self.handle, self.DEVICE, nv.CLASS_DEVICE, bytes(nv.DeviceParams(index)))
+        status, _ = self.alloc(self.handle, self.handle, self.DEVICE, nv.NV01_DEVICE_0, bytes(nv.DeviceParams(index)))
         nv.check("op: RM_ALLOC(0x80)", status)
-        status, _ = self.alloc(self.handle, self.DEVICE, self.SUBDEVICE, nv.CLASS_SUBDEVICE, bytes(4))
+        status, _ = self.alloc(self.handle, self.DEVICE, self.SUBDEVICE, nv.NV20_SUBDEVICE_0, bytes(4))
         nv.check("op: RM_ALLOC(0x2080)", status)
 
     def alloc(self, client: int, parent: int, handle: int, cls: int, params: bytes = b"") -> tuple[int, int]:
@@ -49,9 +49,9 @@ class KernelClient:
 
     def share(self, client: int, handle: int, to: int, end: bool = False) -> int:
         """Lend an object to another client for dups, or end that (rm_calls: ckm_rm_lend)."""
-        action = C.NV_SHARE_COMPOSE | (C.NV_SHARE_REVOKE if end else 0)
+        action = C.RS_SHARE_ACTION_FLAG_COMPOSE | (C.RS_SHARE_ACTION_FLAG_REVOKE if end else 0)
         op = struct.pack(
-            "<II4IHBBI", C.NV04_SHARE, 0, client, handle, to, C.NV_SHARE_MAY_DUP, C.NV_SHARE_CLIENT, action, 0, 0
+            "<II4IHBBI", C.NV04_SHARE, 0, client, handle, to, C.NV_SHARE_MAY_DUP, C.RS_SHARE_TYPE_CLIENT, action, 0, 0
         )
         return struct.unpack_from("<I", self.rm.kernel(op.ljust(OP_BYTES, b"\0"))[0], UNION + 20)[0]
 

@@ -7,7 +7,7 @@ import nvclient as nv
 import pytest
 
 KIB = 1 << 10
-COPY2 = nv.ENGINE_COPY0 + 2
+COPY2 = nv.NV2080_ENGINE_TYPE_COPY0 + 2
 
 
 def test_a_context_is_taken_with_its_group(machine):
@@ -55,7 +55,7 @@ def test_work_runs_in_the_memory_that_rm_mapped(machine):
     assert machine.rm.read(fd, 4096, 16) == bytes(16)
 
 
-@pytest.mark.parametrize("engine", [pytest.param(COPY2, marks=pytest.mark.more), nv.ENGINE_GR0])
+@pytest.mark.parametrize("engine", [pytest.param(COPY2, marks=pytest.mark.more), nv.NV2080_ENGINE_TYPE_GRAPHICS])
 def test_channel_ids_end(some_machine, engine):
     """One client can take all ids of a runlist; the next group of anyone is refused with NV_ERR_NO_FREE_FIFOS."""
     client = some_machine.client()
@@ -64,7 +64,7 @@ def test_channel_ids_end(some_machine, engine):
     pairs, status = 0, 0
     while not status and pairs < 2100:
         group = nv.TsgParams(vaspace=context.space, engine=engine)
-        status, tsg = client.alloc(nv.CLASS_TSG, gpu.device, group)
+        status, tsg = client.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, group)
         if not status:
             status, _ = client.alloc(context.classes[0], tsg, context.channel_params())
             pairs += not status
@@ -72,7 +72,7 @@ def test_channel_ids_end(some_machine, engine):
     assert 2030 < pairs < 2048, "a few ids are RM's own"
     other = some_machine.client()
     group = nv.TsgParams(vaspace=0, engine=engine)
-    assert other.alloc(nv.CLASS_TSG, other.gpu().device, group)[0] == 0x4F
+    assert other.alloc(nv.KEPLER_CHANNEL_GROUP_A, other.gpu().device, group)[0] == 0x4F
 
 
 BIND = 0xA06F0104  #: NVA06F_CTRL_CMD_BIND
@@ -89,8 +89,8 @@ def test_the_runlist_of_a_channel_is_that_of_its_first_object(machine, bound: bo
         return client.control(context.channel, BIND, struct.pack("<I", engine))[0]
 
     if bound:
-        assert bind(nv.ENGINE_GR0) == 0
+        assert bind(nv.NV2080_ENGINE_TYPE_GRAPHICS) == 0
     status, _ = client.alloc(context.classes[3], context.channel, nv.CopyParams(1, COPY2))
     assert (status == 0) == (not bound)
     other = NV_ERR_INVALID_STATE
-    assert (bind(COPY2), bind(nv.ENGINE_GR0)) == ((other, 0) if bound else (0, other))
+    assert (bind(COPY2), bind(nv.NV2080_ENGINE_TYPE_GRAPHICS)) == ((other, 0) if bound else (0, other))

@@ -5,9 +5,9 @@ import struct
 
 import nvclient as nv
 import rm as home
-from calltable import C
+from corelib import ffi
 
-COPY2 = nv.ENGINE_COPY0 + 2
+COPY2 = nv.NV2080_ENGINE_TYPE_COPY0 + 2
 RUNLIST_SET_SCHED_POLICY = 0x20801115
 CHANNEL_SCHEDULE = 0xA06F0103
 
@@ -31,15 +31,15 @@ def test_scheduling_controls_reach_the_gsp(machine):
     """Each with its object and parameters unchanged; RM checks rights and handles only."""
     context = machine.client().gpu().context(COPY2)
     client, subdevice = context.rm, context.gpu.subdevice
-    schedule = bytes([1]).ljust(client.rm.control_info(nv.CTRL_TSG_SCHEDULE)[3], b"\0")
+    schedule = bytes([1]).ljust(client.rm.control_info(nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE)[3], b"\0")
     channels = [(client.handle, context.channel), (client.handle, 0xBAD)]
     for handle, cmd, params in (
-        (context.tsg, nv.CTRL_TSG_SCHEDULE, schedule),
-        (context.tsg, nv.CTRL_TSG_SET_TIMESLICE, struct.pack("<Q", 2000)),
-        (context.tsg, nv.CTRL_TSG_PREEMPT, struct.pack("<BBxxI", 1, 0, 0)),
+        (context.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, schedule),
+        (context.tsg, nv.NVA06C_CTRL_CMD_SET_TIMESLICE, struct.pack("<Q", 2000)),
+        (context.tsg, nv.NVA06C_CTRL_CMD_PREEMPT, struct.pack("<BBxxI", 1, 0, 0)),
         (context.channel, CHANNEL_SCHEDULE, schedule),
-        (context.channel, nv.CTRL_RESTART_RUNLIST, bytes([1, 0])),
-        (subdevice, nv.CTRL_DISABLE_CHANNELS, disable_channels(client.rm, channels[0])),
+        (context.channel, nv.NVA06F_CTRL_CMD_RESTART_RUNLIST, bytes([1, 0])),
+        (subdevice, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable_channels(client.rm, channels[0])),
         (subdevice, RUNLIST_SET_SCHED_POLICY, bytes(8)),
     ):
         result = reached(context, lambda h=handle, c=cmd, p=params: client.control(h, c, p)[0])
@@ -50,10 +50,10 @@ def test_disable_channels_list_is_not_checked_by_rm(machine):
     """The list arrives unchanged, with a client and a channel that do not exist: the module must check it."""
     context = machine.client().gpu().context(COPY2)
     params = disable_channels(machine.rm, (0xDEAD, 0xBAD))
-    assert len(params) == C.NV2080_DISABLE_CHANNELS_SIZE
-    run = lambda: context.rm.control(context.gpu.subdevice, nv.CTRL_DISABLE_CHANNELS, params)[0]  # noqa: E731
+    assert len(params) == ffi.sizeof("struct nv_disable_channels")
+    run = lambda: context.rm.control(context.gpu.subdevice, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)[0]  # noqa: E731
     status, rows = reached(context, run)
-    assert (status, rows) == (0, [(nv.CTRL_DISABLE_CHANNELS, context.gpu.subdevice, params)])
+    assert (status, rows) == (0, [(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, context.gpu.subdevice, params)])
 
 
 def test_a_disabled_channel_runs_again(machine):
@@ -66,11 +66,14 @@ def test_a_disabled_channel_runs_again(machine):
     assert status == 0
     va = context.map(memory, 1 << 20)
     one = (client.handle, context.channel)
-    assert client.control(gpu.subdevice, nv.CTRL_DISABLE_CHANNELS, disable_channels(client.rm, one))[0] == 0
+    assert (
+        client.control(gpu.subdevice, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, disable_channels(client.rm, one))[0]
+        == 0
+    )
     context.fill(va, 1, 16, done=1)
     assert context.semaphore() == 0
     again = disable_channels(client.rm, one, disable=False)
-    assert client.control(gpu.subdevice, nv.CTRL_DISABLE_CHANNELS, again)[0] == 0
+    assert client.control(gpu.subdevice, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, again)[0] == 0
     machine.rm.poll()
     assert context.semaphore() == 1
 
@@ -79,12 +82,12 @@ def test_rm_answers_these_itself(machine):
     """Timeslice as set last, work token, sizes, memory: nothing of it comes to the GSP."""
     context = machine.client().gpu().context(COPY2)
     client, gpu = context.rm, context.gpu
-    assert client.control(context.tsg, nv.CTRL_TSG_SET_TIMESLICE, struct.pack("<Q", 2000))[0] == 0
+    assert client.control(context.tsg, nv.NVA06C_CTRL_CMD_SET_TIMESLICE, struct.pack("<Q", 2000))[0] == 0
 
     def questions():
-        status, data = client.control(context.tsg, nv.CTRL_TSG_GET_TIMESLICE, bytes(8))
+        status, data = client.control(context.tsg, nv.NVA06C_CTRL_CMD_GET_TIMESLICE, bytes(8))
         assert struct.unpack("<Q", data) == (2000,)
-        status |= client.control(context.channel, nv.CTRL_GET_TOKEN, bytes(4))[0]
+        status |= client.control(context.channel, nv.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, bytes(4))[0]
         gpu.heap_free()
         surface = gpu.surface(1 << 20)
         return status | surface.status | gpu.free(surface.handle)
@@ -95,5 +98,5 @@ def test_rm_answers_these_itself(machine):
 def test_rm_passes_on_a_timeslice_of_zero(some_machine):
     """Bounds of timeslices are not RM's."""
     context = some_machine.client().gpu().context(COPY2)
-    run = lambda: context.rm.control(context.tsg, nv.CTRL_TSG_SET_TIMESLICE, bytes(8))[0]  # noqa: E731
-    assert reached(context, run) == (0, [(nv.CTRL_TSG_SET_TIMESLICE, context.tsg, bytes(8))])
+    run = lambda: context.rm.control(context.tsg, nv.NVA06C_CTRL_CMD_SET_TIMESLICE, bytes(8))[0]  # noqa: E731
+    assert reached(context, run) == (0, [(nv.NVA06C_CTRL_CMD_SET_TIMESLICE, context.tsg, bytes(8))])

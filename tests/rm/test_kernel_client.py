@@ -5,10 +5,10 @@ import struct
 
 import nvclient as nv
 import pytest
-from calltable import C
+from corelib import C, ffi
 from kernel import KernelClient
 
-COPY2 = nv.ENGINE_COPY0 + 2
+COPY2 = nv.NV2080_ENGINE_TYPE_COPY0 + 2
 
 
 @pytest.fixture
@@ -23,27 +23,31 @@ def size_of(module, cmd):
 
 
 def fb_info(module, client, subdevice):
-    data = struct.pack("<III", 1, nv.FB_HEAP_FREE, 0).ljust(size_of(module, nv.CTRL_FB_GET_INFO_V2), b"\0")
-    status, data = module.control(client, subdevice, nv.CTRL_FB_GET_INFO_V2, data)
+    data = struct.pack("<III", 1, nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE, 0).ljust(
+        size_of(module, nv.NV2080_CTRL_CMD_FB_GET_INFO_V2), b"\0"
+    )
+    status, data = module.control(client, subdevice, nv.NV2080_CTRL_CMD_FB_GET_INFO_V2, data)
     return status, struct.unpack_from("<I", data, 8)[0] << 10
 
 
 def test_its_own_client(machine, module):
     """Client, device and subdevice with handles of its choice; questions, UUID, ids, probe of the freeze control."""
     assert fb_info(module, module.handle, module.SUBDEVICE) == (0, machine.observer.heap_free())
-    gid = struct.pack("<II", 0, 0).ljust(size_of(module, nv.CTRL_GET_GID_INFO), b"\0")
-    status, data = module.control(module.handle, module.SUBDEVICE, nv.CTRL_GET_GID_INFO, gid)
+    gid = struct.pack("<II", 0, 0).ljust(size_of(module, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO), b"\0")
+    status, data = module.control(module.handle, module.SUBDEVICE, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, gid)
     assert status == 0
     assert data[12:].startswith(b"GPU-")
-    empty = bytes(C.NV2080_DISABLE_CHANNELS_SIZE)
-    assert module.control(module.handle, module.SUBDEVICE, nv.CTRL_DISABLE_CHANNELS, empty)[0] == 0
+    empty = bytes(ffi.sizeof("struct nv_disable_channels"))
+    assert module.control(module.handle, module.SUBDEVICE, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, empty)[0] == 0
 
 
 def test_number_of_channel_ids(module):
     """FIFO_GET_INFO with the index that quota.c uses: RM's own count of groups."""
-    params = struct.pack("<III", 1, C.NV_FIFO_GROUPS_OF_ENGINE, 0).ljust(C.NV_FIFO_INFO_SIZE - 4, b"\0")
+    params = struct.pack("<III", 1, C.NV2080_CTRL_FIFO_INFO_INDEX_MAX_CHANNEL_GROUPS_PER_ENGINE, 0).ljust(
+        ffi.sizeof("struct nv_fifo_info") - 4, b"\0"
+    )
     params += struct.pack("<I", C.NV2080_ENGINE_TYPE_GRAPHICS)
-    status, data = module.control(module.handle, module.SUBDEVICE, C.NV2080_CTRL_FIFO_GET_INFO, params)
+    status, data = module.control(module.handle, module.SUBDEVICE, C.NV2080_CTRL_CMD_FIFO_GET_INFO, params)
     assert status == 0
     assert 2030 <= struct.unpack_from("<I", data, 8)[0] <= 2048
 
@@ -56,22 +60,22 @@ def test_on_a_tenants_objects(machine, module):
     surface = gpu.surface(12345, attr=1 << 23)
     statuses = {}
     for name, handle, cmd, params in (
-        ("schedule", context.tsg, nv.CTRL_TSG_SCHEDULE, b"\1"),
-        ("timeslice", context.tsg, nv.CTRL_TSG_SET_TIMESLICE, struct.pack("<Q", 2000)),
-        ("preempt", context.tsg, nv.CTRL_TSG_PREEMPT, b"\1"),
-        ("restart", context.channel, nv.CTRL_RESTART_RUNLIST, b"\1"),
+        ("schedule", context.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, b"\1"),
+        ("timeslice", context.tsg, nv.NVA06C_CTRL_CMD_SET_TIMESLICE, struct.pack("<Q", 2000)),
+        ("preempt", context.tsg, nv.NVA06C_CTRL_CMD_PREEMPT, b"\1"),
+        ("restart", context.channel, nv.NVA06F_CTRL_CMD_RESTART_RUNLIST, b"\1"),
     ):
         params = params.ljust(size_of(module, cmd), b"\0")
         statuses[name] = module.control(tenant.handle, handle, cmd, params)[0]
     statuses["fb_info"], free = fb_info(module, tenant.handle, gpu.subdevice)
     assert free == gpu.heap_free()
-    row = struct.pack("<II", C.NV0041_SURFACE_PHYS_SIZE, 0)
+    row = struct.pack("<II", C.NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE, 0)
     head = struct.pack("<IIQ", 1, 0, 0)
     statuses["surface"] = module.control(
-        tenant.handle, surface.handle, C.NV0041_CTRL_GET_SURFACE_INFO, head, [(8, row)]
+        tenant.handle, surface.handle, C.NV0041_CTRL_CMD_GET_SURFACE_INFO, head, [(8, row)]
     )[0]
     assert set(statuses.values()) == {0}, statuses
-    data = struct.unpack("<II", module.nested[0])[1] * C.NV0041_SURFACE_SIZE_UNIT
+    data = struct.unpack("<II", module.nested[0])[1] * C.NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR
     assert data == surface.phys_size
     assert module.free(tenant.handle, gpu.device, surface.handle) == 0
     assert tenant.control(surface.handle, 0x410110, struct.pack("<IIQ", 0, 0, 0))[0] != 0
@@ -90,7 +94,7 @@ def test_freeze_from_the_modules_own_subdevice(machine, module):
     def disable(on):
         arg = nv.DisableChannels(disable=on, count=1)
         arg.client[0], arg.channel[0] = tenant.handle, context.channel
-        return module.control(module.handle, module.SUBDEVICE, nv.CTRL_DISABLE_CHANNELS, bytes(arg))[0]
+        return module.control(module.handle, module.SUBDEVICE, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, bytes(arg))[0]
 
     assert disable(True) == 0
     context.fill(va, 1, 16, done=1)
@@ -111,7 +115,12 @@ def test_an_object_lent_for_dups(machine, module):
 
 def test_utilisation_samples(module):
     """The effect check's question passes RM's checks and is the GSP's to answer."""
-    size = module.rm.control_info(C.NV2080_CTRL_PERF_UTIL_SAMPLES)[3]
+    size = module.rm.control_info(C.NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2)[3]
     module.rm.seen()
-    assert module.control(module.handle, module.SUBDEVICE, C.NV2080_CTRL_PERF_UTIL_SAMPLES, bytes(size))[0] == 0
-    assert [seen.number for seen in module.rm.seen()] == [C.NV2080_CTRL_PERF_UTIL_SAMPLES]
+    assert (
+        module.control(
+            module.handle, module.SUBDEVICE, C.NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2, bytes(size)
+        )[0]
+        == 0
+    )
+    assert [seen.number for seen in module.rm.seen()] == [C.NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2]

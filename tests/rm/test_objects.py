@@ -15,8 +15,8 @@ NV_ERR_INVALID_OBJECT_HANDLE = 0x33
 
 def gid(client, gpu, owner):
     """A harmless control on a GPU of @owner, through the file of @client."""
-    size = client.rm.control_info(nv.CTRL_GET_GID_INFO)[3]
-    return client.control(gpu.subdevice, nv.CTRL_GET_GID_INFO, bytes(size), client=owner.handle)[0]
+    size = client.rm.control_info(nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO)[3]
+    return client.control(gpu.subdevice, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, bytes(size), client=owner.handle)[0]
 
 
 def test_a_client_belongs_to_its_file(some_machine):
@@ -26,11 +26,11 @@ def test_a_client_belongs_to_its_file(some_machine):
     assert gid(mine, gpu, mine) == 0
     assert gid(other, gpu, mine) == nv.NV_ERR_INVALID_CLIENT
     arg = nv.Free(root=mine.handle, parent=mine.handle, handle=gpu.device)
-    other._call(nv.ESC_RM_FREE, arg)
+    other._call(nv.NV_ESC_RM_FREE, arg)
     assert arg.status == nv.NV_ERR_INVALID_CLIENT
     surface = gpu.surface(MIB)
     arg = nv.Dup(other.handle, theirs.device, 0x888, mine.handle, surface.handle)
-    mine._call(nv.ESC_RM_DUP_OBJECT, arg)
+    mine._call(nv.NV_ESC_RM_DUP_OBJECT, arg)
     assert arg.status == nv.NV_ERR_INVALID_CLIENT
 
 
@@ -42,14 +42,14 @@ def test_free_of_what_is_not_there(some_machine):
     assert client.free(0x4711, 0) == 0
     assert client.free(0x4711, 0x4712) == 0
     arg = nv.Free(root=0x77777, parent=0, handle=0x4711)
-    client._call(nv.ESC_RM_FREE, arg)
+    client._call(nv.NV_ESC_RM_FREE, arg)
     assert arg.status == NV_ERR_INVALID_OBJECT_HANDLE
 
 
 def test_a_handle_names_one_object(some_machine):
     client = some_machine.client()
     gpu = client.gpu()
-    status, _ = client.alloc(nv.CLASS_SUBDEVICE, gpu.device, nv.SubdeviceParams(0), handle=gpu.subdevice)
+    status, _ = client.alloc(nv.NV20_SUBDEVICE_0, gpu.device, nv.SubdeviceParams(0), handle=gpu.subdevice)
     assert status == NV_ERR_OBJECT_EXISTS
 
 
@@ -87,7 +87,7 @@ def test_what_can_be_duplicated(some_machine):
     """Memory, address spaces and TSGs can, by anyone who knows the handles; channels and devices cannot."""
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
-    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
     results = {
         "group": other.dup(theirs.device, mine.handle, context.tsg)[0],
         "space": other.dup(theirs.device, mine.handle, context.space)[0],
@@ -119,7 +119,7 @@ def test_memory_is_freed_under_its_mappings(machine):
     """RM takes the mappings away with the memory, at once; a later unmap finds nothing."""
     client = machine.client()
     gpu = client.gpu()
-    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
     free = gpu.heap_free()
     status, memory = gpu.memory(MIB)
     assert status == 0
@@ -151,7 +151,7 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     """The next allocation has the page while the GPU reads and writes it: the module frees the channel first."""
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
-    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
     assert context.schedule() == 0
     _, _, place = mine.map_memory(gpu.device, context.userd, 4096, 0)
     free = gpu.heap_free()
@@ -166,7 +166,7 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     assert at == place, "the neighbour's page is the channel's USERD"
     some_machine.rm.write(context.userd_fd, 0, bytes(4096))
     context.fill(context.va + 0x9000, 0x1234, 4, 77)
-    assert some_machine.rm.read(context.userd_fd, nv.USERD_GP_GET, 4) == b"\1\0\0\0", "written by the GPU"
+    assert some_machine.rm.read(context.userd_fd, nv.NV_USERD_GPGET, 4) == b"\1\0\0\0", "written by the GPU"
     assert context.semaphore() == 77, "and run by what the neighbour wrote"
 
 
@@ -174,7 +174,7 @@ def test_userd_is_where_its_offset_points(some_machine):
     """At a neighbour's page, too: RM adds it to the memory's address, until 590. The module refuses it."""
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
-    context = gpu.context(nv.ENGINE_COPY0 + 2, with_object=False)
+    context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2, with_object=False)
     status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
     assert status == 0
     _, context.userd_fd, _ = other.map_memory(theirs.device, page, 4096, 0)
@@ -192,14 +192,14 @@ def test_userd_is_where_its_offset_points(some_machine):
         if context.semaphore() == 77:
             break
     assert context.semaphore() == 77, "run by what the neighbour wrote"
-    assert some_machine.rm.read(context.userd_fd, nv.USERD_GP_GET, 4) == b"\1\0\0\0", "written by the GPU"
+    assert some_machine.rm.read(context.userd_fd, nv.NV_USERD_GPGET, 4) == b"\1\0\0\0", "written by the GPU"
 
 
 def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
     """A token writes to the page, which is the neighbour's by then: the module frees the channel first."""
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
-    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
     status, notifier = gpu.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
     assert status == 0
     _, _, place = mine.map_memory(gpu.device, notifier, 4096, 0)
@@ -208,7 +208,7 @@ def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
     status, channel = mine.alloc(context.classes[0], context.tsg, params)
     assert status == 0
     assert gpu.free(notifier) == 0, "and the channel stays"
-    assert mine.control(channel, nv.CTRL_GET_TOKEN, 4)[0] == 0
+    assert mine.control(channel, nv.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, 4)[0] == 0
     for _ in range(16):
         status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
         assert status == 0
@@ -217,7 +217,7 @@ def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
             break
     assert at == place, "the neighbour's page is the channel's notifier"
     some_machine.rm.write(at_page, 0, bytes(4096))
-    assert mine.control(channel, nv.CTRL_GET_TOKEN, 4)[0] == 0
+    assert mine.control(channel, nv.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, 4)[0] == 0
     assert some_machine.rm.read(at_page, 0, 4096) != bytes(4096), "written by the driver for another client"
 
 
@@ -253,7 +253,7 @@ def test_what_an_object_takes_of_the_hosts_memory(some_machine):
     gpu = client.gpu()
     status, memory = gpu.memory(64 << 10)
     assert status == 0
-    status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
     assert status == 0
     window = struct.pack("<QQII", 0, 0, space, 0)  # NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS
     fields = nv.MemoryParams(owner=client.handle, size=2 * MIB, flags=ALLOC_VIRTUAL | ALLOC_LAZY, vaspace=space)

@@ -48,7 +48,7 @@ class Pair:
         return [struct.unpack("<Q", self.rm.read(fd, 0, 8))[0] for fd in self.theirs]
 
     def space(self, gpu: Gpu) -> int:
-        status, space = self.mine.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        status, space = self.mine.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
         assert status == 0
         return space
 
@@ -114,7 +114,7 @@ def test_flags_of_a_peer_need_a_peer_and_stay_with_its_number(pair: Pair):
 
 def test_system_memory_has_no_gpu(pair: Pair):
     attr = nv.ATTR_LOCATION_PCI | nv.ATTR_NONCONTIG_ALLOWED
-    status, memory = pair.first.memory(SIZE, nv.CLASS_SYSMEM, attr=attr)
+    status, memory = pair.first.memory(SIZE, nv.NV01_MEMORY_SYSTEM, attr=attr)
     assert status == 0
     _, virtual = pair.virtual(pair.second, pair.space(pair.second))
     assert pair.map_dma(pair.second, virtual, memory)[0] == 0
@@ -126,7 +126,7 @@ def test_memory_is_duplicated_below_the_other_gpus_device(pair: Pair):
     module refuses that (check_parent() of rm_dup.c).
     """
     attr = nv.ATTR_LOCATION_PCI | nv.ATTR_NONCONTIG_ALLOWED
-    status, system = pair.second.memory(SIZE, nv.CLASS_SYSMEM, attr=attr)
+    status, system = pair.second.memory(SIZE, nv.NV01_MEMORY_SYSTEM, attr=attr)
     assert status == 0
     for memory in (system, pair.memory[0]):
         assert pair.mine.dup(pair.first.device, pair.mine.handle, memory)[0] == 0
@@ -137,11 +137,13 @@ def test_an_address_space_of_the_other_gpu_is_accepted(pair: Pair):
     theirs = pair.space(pair.second)
     own = pair.space(pair.first)
     alloc, device = pair.mine.alloc, pair.first.device
-    status, group = alloc(nv.CLASS_TSG, device, nv.TsgParams(vaspace=own, engine=nv.ENGINE_GR0))
+    status, group = alloc(
+        nv.KEPLER_CHANNEL_GROUP_A, device, nv.TsgParams(vaspace=own, engine=nv.NV2080_ENGINE_TYPE_GRAPHICS)
+    )
     assert status == 0
     accepted = [
-        alloc(nv.CLASS_TSG, device, nv.TsgParams(vaspace=theirs, engine=nv.ENGINE_GR0)),
-        alloc(nv.CLASS_CONTEXT_SHARE, group, nv.ContextShareParams(vaspace=theirs)),
+        alloc(nv.KEPLER_CHANNEL_GROUP_A, device, nv.TsgParams(vaspace=theirs, engine=nv.NV2080_ENGINE_TYPE_GRAPHICS)),
+        alloc(nv.FERMI_CONTEXT_SHARE_A, group, nv.ContextShareParams(vaspace=theirs)),
         alloc(VIRTUAL_01, device, struct.pack("<QQII", 0, 0, theirs, 0)),
         pair.virtual(pair.first, theirs),
     ]

@@ -26,7 +26,7 @@ def mapped(context, handle: int) -> int:
 def test_a_channels_userd_is_the_next_channels(machine):
     """It is mapped by the page, with those of other channels, and its place goes on to another client's channel."""
     mine, other = machine.client(), machine.client()
-    context, theirs = (client.gpu().context(nv.ENGINE_COPY0 + 2) for client in (mine, other))
+    context, theirs = (client.gpu().context(nv.NV2080_ENGINE_TYPE_COPY0 + 2) for client in (mine, other))
     first, second = channel(context), channel(context)
     at = mapped(context, second)
     assert at // PAGE == mapped(context, first) // PAGE
@@ -39,7 +39,7 @@ def test_a_doorbell_is_mapped_by_the_device_above_it(machine):
     """As the module has it mapped, whichever subdevice the call names; and unmapped by that one."""
     client = machine.client()
     gpu = client.gpu()
-    usermode = gpu.context(nv.ENGINE_COPY0 + 2).classes[1]
+    usermode = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2).classes[1]
     status, doorbell = client.alloc(usermode, gpu.subdevice)
     assert status == 0
     status, _, address = client.map_memory(gpu.device, doorbell, 0x10000, 0)

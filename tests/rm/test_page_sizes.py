@@ -27,12 +27,12 @@ def video(gpu, attr, attr2):
 
 
 def system(gpu, attr, attr2):
-    return gpu.memory(MIB, nv.CLASS_SYSMEM, attr=attr | nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS, attr2=attr2)[0]
+    return gpu.memory(MIB, nv.NV01_MEMORY_SYSTEM, attr=attr | nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS, attr2=attr2)[0]
 
 
 def virtual(gpu, attr, attr2):
     rm = gpu.rm
-    status, space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    status, space = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
     assert status == 0
     params = nv.MemoryParams(owner=rm.handle, size=1 << 30, flags=ALLOC_VIRTUAL, vaspace=space, attr=attr, attr2=attr2)
     return rm.alloc(CLASS_VIRTUAL, gpu.device, params)[0]
@@ -45,9 +45,9 @@ def module_has(chip, pages):
 def test_architecture_as_the_module_learns_it(machine):
     """MC_GET_ARCH_INFO from the kernel, on the module's own subdevice."""
     module = KernelClient(machine.rm)
-    params = bytes(machine.rm.control_info(C.NV2080_CTRL_MC_GET_ARCH_INFO)[3])
+    params = bytes(machine.rm.control_info(C.NV2080_CTRL_CMD_MC_GET_ARCH_INFO)[3])
     assert len(params) == 16
-    status, data = module.control(module.handle, module.SUBDEVICE, C.NV2080_CTRL_MC_GET_ARCH_INFO, params)
+    status, data = module.control(module.handle, module.SUBDEVICE, C.NV2080_CTRL_CMD_MC_GET_ARCH_INFO, params)
     module.close()
     assert (status, struct.unpack_from("<I", data)[0]) == (0, ARCHITECTURES[machine.chip])
 
@@ -60,13 +60,13 @@ def test_the_module_refuses_what_rm_refuses(machine, kind, pages):
     if module_has(machine.chip, pages):
         assert kind(gpu, *PAGES[pages]) == 0
     elif kind is not video:
-        assert kind(gpu, *PAGES[pages]) == C.NV_ERR_STATE
+        assert kind(gpu, *PAGES[pages]) == C.NV_ERR_INVALID_STATE
 
 
 def test_system_memory_has_no_such_pages(machine):
     """On no chip, and the GPU's lock comes back: this the module leaves to RM where the chip has 512 MiB pages."""
     gpu = machine.client().gpu()
-    assert system(gpu, *PAGES["512M"]) == C.NV_ERR_STATE
+    assert system(gpu, *PAGES["512M"]) == C.NV_ERR_INVALID_STATE
     assert video(gpu, *PAGES["default"]) == 0
 
 
@@ -82,5 +82,5 @@ def test_a_page_size_that_the_chip_lacks(tmp_path, branch):
     with Rm(branch, "TU104", log=tmp_path / "log") as rm:
         assert rm.start()
         gpu = Client(rm).gpu()
-        assert video(gpu, *PAGES["512M"]) == C.NV_ERR_STATE
+        assert video(gpu, *PAGES["512M"]) == C.NV_ERR_INVALID_STATE
         assert video(gpu, *PAGES["default"]) == (NV_ERR_STATE_IN_USE if branch == "535" else 0)

@@ -13,7 +13,7 @@ VAS_DEVICE = 3  #: nvos.h: NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE
 
 
 def space_of(client, gpu) -> int:
-    status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
     assert status == 0
     return space
 
@@ -29,7 +29,7 @@ def reserved(client, gpu, space: int, size: int, flags: int = 0) -> int:
 def unmap(client, gpu, handle: int, memory: int, at: int) -> int:
     layout = nv.of_branch("UnmapDma", int(client.rm.branch))
     arg = layout(client=client.handle, device=gpu.device, dma=handle, memory=memory, dma_offset=at)
-    client._call(nv.ESC_RM_UNMAP_MEMORY_DMA, arg)
+    client._call(nv.NV_ESC_RM_UNMAP_MEMORY_DMA, arg)
     return arg.status
 
 
@@ -72,7 +72,7 @@ def test_addresses_that_are_refused_leave_tables(some_machine):
     client = some_machine.client()
     gpu = client.gpu()
     free = gpu.heap_free()
-    status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=REQUIRE_FIXED))
+    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(flags=REQUIRE_FIXED))
     assert status == 0
     for gib in (64, 64, 32):
         params = nv.MemoryParams(owner=client.handle, size=gib * GIB, flags=ALLOC_VIRTUAL, vaspace=space)
@@ -101,7 +101,7 @@ def test_a_devices_default_address_space_takes_none_of_the_cards_memory(some_mac
     """Its tables are in what RM keeps of the card for itself: a range takes none, and a refused call leaves none."""
     client = some_machine.client()
     gpu = client.gpu()
-    status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
     assert status == 0
     status, memory = gpu.memory(64 * KIB)
     assert status == 0

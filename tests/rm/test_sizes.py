@@ -89,6 +89,6 @@ def test_more_than_there_is(machine):
 def test_system_memory_takes_none_of_the_card(machine):
     gpu = machine.client().gpu()
     before = gpu.heap_free()
-    status, handle = gpu.memory(64 * MIB, nv.CLASS_SYSMEM, attr=nv.ATTR_LOCATION_PCI | nv.ATTR_NONCONTIG_ALLOWED)
+    status, handle = gpu.memory(64 * MIB, nv.NV01_MEMORY_SYSTEM, attr=nv.ATTR_LOCATION_PCI | nv.ATTR_NONCONTIG_ALLOWED)
     assert (status, gpu.heap_free()) == (0, before)
     assert gpu.free(handle) == 0

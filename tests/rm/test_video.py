@@ -18,7 +18,7 @@ def context(machine, engine: int) -> Context:
 def test_a_chip_has_what_its_list_of_classes_has(machine):
     own = VIDEOS[machine.chip]
     assert {kind: context(machine, kind).session()[0] for kind in own} == dict.fromkeys(own, 0)
-    channel = context(machine, nv.ENGINE_NVDEC0).channel
+    channel = context(machine, nv.NV2080_ENGINE_TYPE_NVDEC0).channel
     client = machine.clients[-1]
     others = {cls for chip in VIDEOS.values() for cls in chip.values()} - set(own.values())
     for cls in others:
@@ -34,7 +34,7 @@ def test_a_context_is_taken_with_its_group(machine):
 
 
 def test_a_channel_without_a_group_takes_a_context_too(machine):
-    made = context(machine, nv.ENGINE_NVDEC0)
+    made = context(machine, nv.NV2080_ENGINE_TYPE_NVDEC0)
     gpu = made.gpu
     before = gpu.heap_free()
     status, channel = gpu.rm.alloc(made.classes[0], gpu.device, made.channel_params())
@@ -43,7 +43,7 @@ def test_a_channel_without_a_group_takes_a_context_too(machine):
 
 
 def test_a_session_takes_nothing_and_the_context_outlives_it(machine):
-    made = context(machine, nv.ENGINE_NVDEC0)
+    made = context(machine, nv.NV2080_ENGINE_TYPE_NVDEC0)
     gpu = made.gpu
     before = gpu.heap_free()
     sessions = [made.session() for _ in range(3)]

@@ -14,7 +14,7 @@ from typing import Any
 import nvclient as nv
 
 NOT_THERE = 0x4711
-COPY2 = nv.ENGINE_COPY0 + 2
+COPY2 = nv.NV2080_ENGINE_TYPE_COPY0 + 2
 CHANNEL_CLASS = 0xC46F  #: Turing's, which later chips have too
 DECODERS = (0xC4B0, 0xC6B0, 0xC7B0, 0xC9B0, 0xB8B0)  #: of Turing to Hopper; each chip has one of them
 COPIES = (0xC5B5, 0xC6B5, 0xC7B5, 0xC8B5)  #: the same of copy engines
@@ -51,14 +51,14 @@ class NodeClient(nv.Client):
 
     def alloc(self, class_id: int, parent: int | None = None, params: Any = None, handle: int = 0) -> tuple[int, int]:
         """As large as the branch has the parameters."""
-        like = nv.CLASS_VIDMEM if class_id == WINDOW else class_id
-        if params is not None and like in nv.BYTES:
+        like = nv.NV01_MEMORY_LOCAL_USER if class_id == WINDOW else class_id
+        if params is not None and nv.varies(like):
             params = bytes(params)[: nv.bytes_of(like, self.branch)]
         return super().alloc(class_id, parent, params, handle)
 
     def sized(self, handle: int, cmd: int, params: bytes) -> int:
         assert cmd == P2P_CAPS_V2
-        return self.control(handle, cmd, params.ljust(8348 if self.branch >= 550 else 4252, b"\0"))[0]
+        return self.control(handle, cmd, params.ljust(nv.bytes_of(cmd, self.branch), b"\0"))[0]
 
 
 class Walk:
@@ -97,38 +97,38 @@ class Walk:
     def objects(self) -> None:
         """Which must succeed for the rest to mean something."""
         for client in (self.other, self.mine):
-            self.alloc("device", nv.CLASS_DEVICE, client.handle, nv.DeviceParams(), self.DEVICE, client)
-            self.alloc("subdevice", nv.CLASS_SUBDEVICE, self.DEVICE, nv.SubdeviceParams(0), self.SUBDEVICE, client)
+            self.alloc("device", nv.NV01_DEVICE_0, client.handle, nv.DeviceParams(), self.DEVICE, client)
+            self.alloc("subdevice", nv.NV20_SUBDEVICE_0, self.DEVICE, nv.SubdeviceParams(0), self.SUBDEVICE, client)
         memory = nv.MemoryParams(owner=self.mine.handle, size=MEMORY, attr=nv.ATTR_NONCONTIG_ALLOWED)
-        self.alloc("memory", nv.CLASS_VIDMEM, self.DEVICE, memory, self.MEMORY)
-        self.alloc("address space", nv.CLASS_VASPACE, self.DEVICE, nv.VaspaceParams(), self.SPACE)
+        self.alloc("memory", nv.NV01_MEMORY_LOCAL_USER, self.DEVICE, memory, self.MEMORY)
+        self.alloc("address space", nv.FERMI_VASPACE_A, self.DEVICE, nv.VaspaceParams(), self.SPACE)
         group = nv.TsgParams(vaspace=self.SPACE, engine=COPY2)
-        self.alloc("channel group", nv.CLASS_TSG, self.DEVICE, group, self.GROUP)
+        self.alloc("channel group", nv.KEPLER_CHANNEL_GROUP_A, self.DEVICE, group, self.GROUP)
 
     def allocs(self) -> None:
         subdevice = nv.SubdeviceParams(0)
-        self.alloc("alloc: a handle that exists", nv.CLASS_SUBDEVICE, self.DEVICE, subdevice, self.MEMORY)
-        self.alloc("alloc: a second subdevice", nv.CLASS_SUBDEVICE, self.DEVICE, subdevice, 0xB01)
-        self.alloc("alloc: a second device of the GPU", nv.CLASS_DEVICE, self.mine.handle, nv.DeviceParams(), 0xB02)
-        self.alloc("alloc: no such GPU", nv.CLASS_DEVICE, self.mine.handle, nv.DeviceParams(device_id=7), 0xB03)
+        self.alloc("alloc: a handle that exists", nv.NV20_SUBDEVICE_0, self.DEVICE, subdevice, self.MEMORY)
+        self.alloc("alloc: a second subdevice", nv.NV20_SUBDEVICE_0, self.DEVICE, subdevice, 0xB01)
+        self.alloc("alloc: a second device of the GPU", nv.NV01_DEVICE_0, self.mine.handle, nv.DeviceParams(), 0xB02)
+        self.alloc("alloc: no such GPU", nv.NV01_DEVICE_0, self.mine.handle, nv.DeviceParams(device_id=7), 0xB03)
         self.alloc("alloc: no such class", 0x1234, self.DEVICE, None, 0xB04)
-        self.alloc("alloc: no such parent", nv.CLASS_SUBDEVICE, NOT_THERE, subdevice, 0xB05)
-        self.alloc("alloc: a parent of another class", nv.CLASS_SUBDEVICE, self.mine.handle, subdevice, 0xB06)
+        self.alloc("alloc: no such parent", nv.NV20_SUBDEVICE_0, NOT_THERE, subdevice, 0xB05)
+        self.alloc("alloc: a parent of another class", nv.NV20_SUBDEVICE_0, self.mine.handle, subdevice, 0xB06)
         empty = nv.MemoryParams(owner=self.mine.handle, size=0)
-        self.alloc("alloc: memory of no size", nv.CLASS_VIDMEM, self.DEVICE, empty, 0xB07)
+        self.alloc("alloc: memory of no size", nv.NV01_MEMORY_LOCAL_USER, self.DEVICE, empty, 0xB07)
         huge = nv.MemoryParams(owner=self.mine.handle, size=1 << 46)
-        self.alloc("alloc: more memory than there is", nv.CLASS_VIDMEM, self.DEVICE, huge, 0xB08)
+        self.alloc("alloc: more memory than there is", nv.NV01_MEMORY_LOCAL_USER, self.DEVICE, huge, 0xB08)
         group = nv.TsgParams(vaspace=NOT_THERE, engine=COPY2)
-        self.alloc("alloc: a group of no address space", nv.CLASS_TSG, self.DEVICE, group, 0xB09)
+        self.alloc("alloc: a group of no address space", nv.KEPLER_CHANNEL_GROUP_A, self.DEVICE, group, 0xB09)
 
     def decoder(self) -> None:
         """A video engine's group and channel, and objects on channels of its own and of another engine."""
         userd = nv.MemoryParams(owner=self.mine.handle, size=1 << 16, attr=nv.ATTR_NONCONTIG_ALLOWED)
-        self.alloc("decoder: memory", nv.CLASS_VIDMEM, self.DEVICE, userd, self.USERD)
-        group = nv.TsgParams(vaspace=self.SPACE, engine=nv.ENGINE_NVDEC0)
-        self.alloc("decoder: its group", nv.CLASS_TSG, self.DEVICE, group, self.DECODERS)
+        self.alloc("decoder: memory", nv.NV01_MEMORY_LOCAL_USER, self.DEVICE, userd, self.USERD)
+        group = nv.TsgParams(vaspace=self.SPACE, engine=nv.NV2080_ENGINE_TYPE_NVDEC0)
+        self.alloc("decoder: its group", nv.KEPLER_CHANNEL_GROUP_A, self.DEVICE, group, self.DECODERS)
         for n, (name, group, engine) in enumerate(
-            (("its channel", self.DECODERS, nv.ENGINE_NVDEC0), ("a copy channel", self.GROUP, COPY2))
+            (("its channel", self.DECODERS, nv.NV2080_ENGINE_TYPE_NVDEC0), ("a copy channel", self.GROUP, COPY2))
         ):
             params = nv.ChannelParams(gpfifo_va=2 << 20, gpfifo_entries=64, engine=engine)
             params.userd_memory[0], params.userd_offset[0] = self.USERD, 512 * n
@@ -159,7 +159,7 @@ class Walk:
     def channels(self) -> None:
         """Parameters of a copy engine's channel, each wrong in one place."""
         userd = nv.MemoryParams(owner=self.mine.handle, size=PIECE, attr=nv.ATTR_NONCONTIG_ALLOWED)
-        self.alloc("channel: memory", nv.CLASS_VIDMEM, self.DEVICE, userd, self.USERD)
+        self.alloc("channel: memory", nv.NV01_MEMORY_LOCAL_USER, self.DEVICE, userd, self.USERD)
 
         def channel(name: str, parent: int = self.GROUP, cls: int = CHANNEL_CLASS, **more: int) -> None:
             userd = more.pop("userd", self.USERD)
@@ -265,13 +265,13 @@ class Walk:
         def control(name: str, handle: int, cmd: int, size: int) -> None:
             self.status[name] = self.mine.control(handle, cmd, bytes(size))[0]
 
-        control("control: no such object", NOT_THERE, nv.CTRL_GET_GID_INFO, 268)
-        control("control: parameters too short", self.SUBDEVICE, nv.CTRL_GET_GID_INFO, 4)
-        control("control: parameters too long", self.SUBDEVICE, nv.CTRL_GET_GID_INFO, 272)
-        control("control: a client's parameters too short", self.mine.handle, nv.CTRL_GET_ID_INFO_V2, 4)
+        control("control: no such object", NOT_THERE, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, 268)
+        control("control: parameters too short", self.SUBDEVICE, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, 4)
+        control("control: parameters too long", self.SUBDEVICE, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, 272)
+        control("control: a client's parameters too short", self.mine.handle, nv.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 4)
         control("control: a client's share policy too long", self.mine.handle, SHARE_POLICY, 16)
-        control("control: on an object of another class", self.DEVICE, nv.CTRL_GET_GID_INFO, 268)
-        control("control: a group without channels is preempted", self.GROUP, nv.CTRL_TSG_PREEMPT, 8)
+        control("control: on an object of another class", self.DEVICE, nv.NV2080_CTRL_CMD_GPU_GET_GID_INFO, 268)
+        control("control: a group without channels is preempted", self.GROUP, nv.NVA06C_CTRL_CMD_PREEMPT, 8)
 
     def dups(self) -> None:
         self.dup("dup: memory", self.MEMORY)

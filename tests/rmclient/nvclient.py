@@ -101,7 +101,7 @@ class Node:
             raise OSError(err, f"ioctl {nr:#x}: {os.strerror(err)}", self.path)
 
     def register(self, ctl: Ctl) -> None:
-        self.call(ESC_REGISTER_FD, RegisterFd(ctl.fd))
+        self.call(NV_ESC_REGISTER_FD, RegisterFd(ctl.fd))
 
     def mmap(self, length: int, offset: int = 0, prot: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Mapping:
         return Mapping(self, length, offset, prot)
@@ -203,7 +203,7 @@ class Ctl(Node):
     def version(self, cmd: str = "2", text: str = "") -> tuple[int, str]:
         """CHECK_VERSION_STR: (reply, the driver's version)."""
         arg = Version(ord(cmd), 0, text.encode())
-        self.call(ESC_CHECK_VERSION_STR, arg)
+        self.call(NV_ESC_CHECK_VERSION_STR, arg)
         return arg.reply, arg.text.decode()
 
     def branch(self) -> int:
@@ -213,7 +213,7 @@ class Ctl(Node):
     def cards(self) -> list:
         """CARD_INFO: the valid entries."""
         arg = (CardInfo * MAX_GPUS)()
-        self.call(ESC_CARD_INFO, arg)
+        self.call(NV_ESC_CARD_INFO, arg)
         return [card for card in arg if card.valid]
 
 
@@ -289,7 +289,7 @@ class Uvm(Node):
             client=client.handle,
             memory=memory,
         )
-        arg.gpu[0].uuid = _uuid(uuid)
+        arg.gpu[0].gpuUuid = _uuid(uuid)
         return self.uvm(UVM_MAP_EXTERNAL_ALLOCATION, arg)
 
     def managed(self, length: int, at: int | None = None) -> Mapping:
@@ -341,9 +341,9 @@ class Client:
     def __init__(self, directory: str = DEV, ctl: Ctl | None = None):
         self.directory = directory
         self.ctl = ctl or Ctl(directory)
-        arg = Alloc(class_id=CLASS_ROOT)
+        arg = Alloc(class_id=NV01_ROOT_CLIENT)
         with contextlib.nullcontext() if ctl else closed_on_error(self.ctl):
-            self.ctl.call(ESC_RM_ALLOC, arg)
+            self.ctl.call(NV_ESC_RM_ALLOC, arg)
             check("RM_ALLOC(0x41)", arg.status)
         self.handle = arg.handle
         self._held: list = []
@@ -365,8 +365,8 @@ class Client:
         """GET_P2P_CAPS_V2 of GPU ids: (status, capabilities, status by capability, numbers of peers)."""
         params = struct.pack(f"<{len(ids)}I", *ids).ljust(128, b"\xff")
         params += struct.pack("<I", len(ids) if count is None else count)
-        params = params.ljust(8348 if self.branch >= 550 else 4252, b"\0")
-        status, answer = self.control(self.handle, CTRL_P2P_CAPS_V2, params)
+        params = params.ljust(bytes_of(NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, self.branch), b"\0")
+        status, answer = self.control(self.handle, NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, params)
         return status, *struct.unpack_from("<I", answer, 132), answer[144:153], struct.unpack_from("<4I", answer, 156)
 
     def alloc(self, class_id: int, parent: int | None = None, params=None, handle: int = 0) -> tuple[int, int]:
@@ -380,7 +380,7 @@ class Client:
             params=ctypes.addressof(params) if params is not None else 0,
             params_size=ctypes.sizeof(params) if params is not None else 0,
         )
-        self.ctl.call(ESC_RM_ALLOC, arg)
+        self.ctl.call(NV_ESC_RM_ALLOC, arg)
         return arg.status, arg.handle if not arg.status else 0
 
     def control(self, obj: int, cmd: int, params=None) -> tuple[int, bytes]:
@@ -389,21 +389,21 @@ class Client:
         arg = Control(client=self.handle, object=obj, cmd=cmd)
         if params is not None:
             arg.params, arg.params_size = ctypes.addressof(params), ctypes.sizeof(params)
-        self.ctl.call(ESC_RM_CONTROL, arg)
+        self.ctl.call(NV_ESC_RM_CONTROL, arg)
         return arg.status, bytes(params) if params is not None else b""
 
     def free(self, handle: int | None = None, parent: int | None = None) -> int:
         """RM_FREE; without a handle the whole client."""
         handle = self.handle if handle is None else handle
         arg = Free(self.handle, self.handle if parent is None else parent, handle)
-        self.ctl.call(ESC_RM_FREE, arg)
+        self.ctl.call(NV_ESC_RM_FREE, arg)
         return arg.status
 
     def dup(self, parent: int, source: Client | int, source_handle: int, handle: int = 0) -> tuple[int, int]:
         """RM_DUP_OBJECT into this client: (status, handle)."""
         source = source.handle if isinstance(source, Client) else source
         arg = Dup(self.handle, parent, handle, source, source_handle)
-        self.ctl.call(ESC_RM_DUP_OBJECT, arg)
+        self.ctl.call(NV_ESC_RM_DUP_OBJECT, arg)
         return arg.status, arg.handle if not arg.status else 0
 
     def map_memory(
@@ -413,31 +413,31 @@ class Client:
         arg = MapMemory(
             client=self.handle, device=device, memory=memory, offset=offset, length=length, flags=flags, fd=node.fd
         )
-        self.ctl.call(ESC_RM_MAP_MEMORY, arg)
+        self.ctl.call(NV_ESC_RM_MAP_MEMORY, arg)
         return arg.status, arg.address
 
     def unmap_memory(self, device: int, memory: int, address: int) -> int:
         arg = UnmapMemory(client=self.handle, device=device, memory=memory, address=address)
-        self.ctl.call(ESC_RM_UNMAP_MEMORY, arg)
+        self.ctl.call(NV_ESC_RM_UNMAP_MEMORY, arg)
         return arg.status
 
     def map_dma(self, device: int, dma: int, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
         """MAP_MEMORY_DMA into a VA space or a window on one: (status, GPU address)."""
         layout = of_branch("MapDma", self.branch)
         arg = layout(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
-        self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
+        self.ctl.call(NV_ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
     def unmap_dma(self, device: int, dma: int, memory: int, dma_offset: int) -> int:
-        arg = of_branch("UnmapDma", self.branch)(self.handle, device, dma, memory, 0, 0, dma_offset)
-        self.ctl.call(ESC_RM_UNMAP_MEMORY_DMA, arg)
+        arg = of_branch("UnmapDma", self.branch)(self.handle, device, dma, memory, dma_offset=dma_offset)
+        self.ctl.call(NV_ESC_RM_UNMAP_MEMORY_DMA, arg)
         return arg.status
 
     def attached_ids(self) -> list[int]:
         ids = (c_uint32 * MAX_GPUS)()
-        status, _ = self.control(self.handle, CTRL_GET_ATTACHED_IDS, ids)
+        status, _ = self.control(self.handle, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, ids)
         check("GPU_GET_ATTACHED_IDS", status)
-        return [i for i in ids if i != GPU_ID_END]
+        return [i for i in ids if i != NV0000_CTRL_GPU_INVALID_ID]
 
     def cards(self) -> list:
         """The cards with a node that opens here, in the order of the attached ids."""
@@ -480,13 +480,13 @@ class Gpu:
         self.node = client.hold(self.open_node())
         self.node.register(client.ctl)
         info = IdInfo(gpu_id=card.gpu_id)
-        check("GPU_GET_ID_INFO_V2", client.control(client.handle, CTRL_GET_ID_INFO_V2, info)[0])
-        status, self.device = client.alloc(CLASS_DEVICE, None, DeviceParams(device_id=info.device_instance))
+        check("GPU_GET_ID_INFO_V2", client.control(client.handle, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, info)[0])
+        status, self.device = client.alloc(NV01_DEVICE_0, None, DeviceParams(device_id=info.device_instance))
         check("RM_ALLOC(0x80)", status)
-        status, self.subdevice = client.alloc(CLASS_SUBDEVICE, self.device, SubdeviceParams(info.sub_device_instance))
+        status, self.subdevice = client.alloc(NV20_SUBDEVICE_0, self.device, SubdeviceParams(info.sub_device_instance))
         check("RM_ALLOC(0x2080)", status)
-        gid = GidInfo(flags=GID_BINARY)
-        check("GPU_GET_GID_INFO", self.control(CTRL_GET_GID_INFO, gid)[0])
+        gid = GidInfo(flags=NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY)
+        check("GPU_GET_GID_INFO", self.control(NV2080_CTRL_CMD_GPU_GET_GID_INFO, gid)[0])
         self.uuid = bytes(gid.data[:16])
 
     def open_node(self) -> Node:
@@ -508,7 +508,7 @@ class Gpu:
         for at, handle in enumerate(memory):
             arg.handles[at], arg.sizes[at] = handle, size
         with contextlib.nullcontext(node) if node else self.registered_node() as one:
-            one.call(ESC_EXPORT_TO_DMABUF_FD, arg)
+            one.call(NV_ESC_EXPORT_TO_DMABUF_FD, arg)
         return arg.status, arg.fd
 
     def control(self, cmd: int, params=None) -> tuple[int, bytes]:
@@ -516,7 +516,9 @@ class Gpu:
         return self.rm.control(self.subdevice, cmd, params)
 
     def name(self) -> str:
-        status, answer = self.control(CTRL_GET_NAME_STRING, bytes_of(CTRL_GET_NAME_STRING, self.rm.branch))
+        status, answer = self.control(
+            NV2080_CTRL_CMD_GPU_GET_NAME_STRING, bytes_of(NV2080_CTRL_CMD_GPU_GET_NAME_STRING, self.rm.branch)
+        )
         check("GPU_GET_NAME_STRING", status)
         return answer[4:].partition(b"\0")[0].decode()
 
@@ -524,31 +526,35 @@ class Gpu:
         """FB_GET_INFO_V2 of the given indexes, in the driver's unit (KiB for sizes)."""
         arg = FbInfo(count=len(indexes))
         for i, index in enumerate(indexes):
-            arg.list[2 * i] = index
-        status, answer = self.control(CTRL_FB_GET_INFO_V2, in_branch(CTRL_FB_GET_INFO_V2, arg, self.rm.branch))
+            arg.list[i].index = index
+        status, answer = self.control(
+            NV2080_CTRL_CMD_FB_GET_INFO_V2, in_branch(NV2080_CTRL_CMD_FB_GET_INFO_V2, arg, self.rm.branch)
+        )
         check("FB_GET_INFO_V2", status)
         return [struct.unpack_from("<I", answer, 8 + 8 * i)[0] for i in range(len(indexes))]
 
     def memory(self) -> dict[str, int]:
         """Bytes: ram (the card), total (its heap), free."""
-        ram, total, free = self.fb_info(FB_RAM_SIZE, FB_HEAP_SIZE, FB_HEAP_FREE)
+        ram, total, free = self.fb_info(
+            NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE, NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE, NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE
+        )
         return {"ram": ram << 10, "total": total << 10, "free": free << 10}
 
     def processes(self) -> dict[int, int]:
         """Bytes by pid of the processes with a context, as this process may see them."""
-        pids = Pids(id=CLASS_TSG)
-        check("GPU_GET_PIDS", self.control(CTRL_GET_PIDS, pids)[0])
+        pids = Pids(id=KEPLER_CHANNEL_GROUP_A)
+        check("GPU_GET_PIDS", self.control(NV2080_CTRL_CMD_GPU_GET_PIDS, pids)[0])
         info = PidInfo(count=min(pids.count, 200))
         for i in range(info.count):
             info.list[i].pid = pids.pid[i]
         if info.count:
-            check("GPU_GET_PID_INFO", self.control(CTRL_GET_PID_INFO, info)[0])
-        return {e.pid: e.private_bytes + e.shared_owned for e in info.list[: info.count]}
+            check("GPU_GET_PID_INFO", self.control(NV2080_CTRL_CMD_GPU_GET_PID_INFO, info)[0])
+        return {e.pid: e.data.memPrivate + e.data.memSharedOwned for e in info.list[: info.count]}
 
     def classes(self, branch: int = 0) -> set[int]:
         branch = branch or self.rm.branch
-        size = bytes_of(CTRL_GET_CLASSLIST_V2, branch)
-        status, answer = self.rm.control(self.device, CTRL_GET_CLASSLIST_V2, size)
+        size = bytes_of(NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2, branch)
+        status, answer = self.rm.control(self.device, NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2, size)
         check("GPU_GET_CLASSLIST_V2", status)
         count, *classes = struct.unpack(f"<{size // 4}I", answer)
         return set(classes[:count])
@@ -577,14 +583,14 @@ class Gpu:
             "attr": ATTR_NONCONTIG_ALLOWED | (ATTR_PAGE_HUGE if huge else 0),
             "attr2": ATTR2_PAGE_2M if huge else 0,
         }
-        params = in_branch(CLASS_VIDMEM, MemoryParams(**(values | fields)), self.rm.branch)
-        return self.rm.alloc(CLASS_VIDMEM, self.device, params, handle)
+        params = in_branch(NV01_MEMORY_LOCAL_USER, MemoryParams(**(values | fields)), self.rm.branch)
+        return self.rm.alloc(NV01_MEMORY_LOCAL_USER, self.device, params, handle)
 
     def alloc_sysmem(self, size: int, handle: int = 0, **fields) -> tuple[int, int]:
         """RM_ALLOC of class 0x3e: (status, handle)."""
         values = {"owner": self.rm.handle, "size": size, "attr": ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI}
-        params = in_branch(CLASS_SYSMEM, MemoryParams(**(values | fields)), self.rm.branch)
-        return self.rm.alloc(CLASS_SYSMEM, self.device, params, handle)
+        params = in_branch(NV01_MEMORY_SYSTEM, MemoryParams(**(values | fields)), self.rm.branch)
+        return self.rm.alloc(NV01_MEMORY_SYSTEM, self.device, params, handle)
 
     def map_cpu(self, memory: int, length: int, offset: int = 0, system: bool = False, parent: int = 0) -> Mapping:
         """A CPU mapping through a fresh file, which is closed again."""
@@ -617,8 +623,8 @@ class Space:
         self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory, branch=gpu.rm.branch))
         self.next_va = FIRST_VA
         self.lengths: dict[int, int] = {}  # of the ranges made by map(), by GPU address
-        params = in_branch(CLASS_VASPACE, VaspaceParams(flags=VASPACE_FLAGS), gpu.rm.branch)
-        status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, params)
+        params = in_branch(FERMI_VASPACE_A, VaspaceParams(flags=VASPACE_FLAGS), gpu.rm.branch)
+        status, self.vaspace = gpu.rm.alloc(FERMI_VASPACE_A, gpu.device, params)
         check("RM_ALLOC(0x90f1)", status)
         self.mm = gpu.rm.hold(Uvm(gpu.rm.directory, initialize=False))
         status = self.mm.mm_initialize(self.uvm)
@@ -650,7 +656,7 @@ class Space:
         base = self.reserve(CONTEXT_VA)
         return self.uvm.register_channel(self.gpu.uuid, self.gpu.rm, channel.handle, base, CONTEXT_VA)
 
-    def group(self, engine: int = ENGINE_GR0, of: Group | None = None) -> Group:
+    def group(self, engine: int = NV2080_ENGINE_TYPE_GRAPHICS, of: Group | None = None) -> Group:
         """A channel group, or a second handle of one of any client: its channels then are in this VA space."""
         return Group(self, engine, of)
 
@@ -674,20 +680,20 @@ class Group:
             status, self.tsg = gpu.rm.dup(gpu.device, of.gpu.rm, of.tsg)
             check("RM_DUP_OBJECT", status)
             params = ContextShareParams(vaspace=space.vaspace)
-            status, self.context_share = gpu.rm.alloc(CLASS_CONTEXT_SHARE, self.tsg, params)
+            status, self.context_share = gpu.rm.alloc(FERMI_CONTEXT_SHARE_A, self.tsg, params)
             check("RM_ALLOC(0x9067)", status)
         else:
             params = TsgParams(error_object=self.notifier, vaspace=space.vaspace, engine=engine)
-            status, self.tsg = gpu.rm.alloc(CLASS_TSG, gpu.device, params)
+            status, self.tsg = gpu.rm.alloc(KEPLER_CHANNEL_GROUP_A, gpu.device, params)
             check("RM_ALLOC(0xa06c)", status)
         status, self.usermode = gpu.rm.alloc(usermode, gpu.subdevice)
         check(f"RM_ALLOC({usermode:#x})", status)
-        self.doorbell = gpu.map_cpu(self.usermode, DOORBELL_SIZE, parent=gpu.subdevice)
+        self.doorbell = gpu.map_cpu(self.usermode, NVC361_NV_USERMODE__SIZE, parent=gpu.subdevice)
 
     def enable(self, on: bool = True) -> int:
         """GPFIFO_SCHEDULE: status."""
-        params = in_branch(CTRL_TSG_SCHEDULE, bytes([on, 0, 0]), self.gpu.rm.branch)
-        return self.gpu.rm.control(self.tsg, CTRL_TSG_SCHEDULE, params)[0]
+        params = in_branch(NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([on, 0, 0]), self.gpu.rm.branch)
+        return self.gpu.rm.control(self.tsg, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, params)[0]
 
     def control(self, cmd: int, params=None) -> tuple[int, bytes]:
         return self.gpu.rm.control(self.tsg, cmd, params)
@@ -720,8 +726,8 @@ class Channel:
         gpu = self.gpu
         self.pb_at = entries * 16
         self.ring_at = self.pb_at + entries * 32
-        self.userd_at = -(-(self.ring_at + entries * 8) // USERD_SIZE) * USERD_SIZE
-        self.size = -(-(self.userd_at + USERD_SIZE) // 4096) * 4096
+        self.userd_at = -(-(self.ring_at + entries * 8) // NV_RAMUSERD_CHAN_SIZE) * NV_RAMUSERD_CHAN_SIZE
+        self.size = -(-(self.userd_at + NV_RAMUSERD_CHAN_SIZE) // 4096) * 4096
         status, self.memory = gpu.alloc_sysmem(self.size)
         check("RM_ALLOC(0x3e)", status)
         status, self.va = group.space.map(self.memory, self.size)
@@ -733,12 +739,12 @@ class Channel:
         self.object = 0
         if group.engine in VIDEO:
             status = self.session()[0] if session else 0
-        elif group.engine == ENGINE_GR0:
+        elif group.engine == NV2080_ENGINE_TYPE_GRAPHICS:
             status, self.object = gpu.rm.alloc(group.compute_class, self.handle)
         else:
             status, self.object = gpu.rm.alloc(group.copy_class, self.handle, CopyParams(1, group.engine))
         check("RM_ALLOC of the engine object", status)
-        status, token = gpu.rm.control(self.handle, CTRL_GET_TOKEN, 4)
+        status, token = gpu.rm.control(self.handle, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, 4)
         check("GET_WORK_SUBMIT_TOKEN", status)
         self.token = int.from_bytes(token, "little")
         if enable:
@@ -747,7 +753,7 @@ class Channel:
     def session(self) -> tuple[int, int]:
         """An object of the channel's video engine: (status, handle)."""
         cls = self.gpu.video_class(self.group.engine)
-        size = 8 if self.group.engine == ENGINE_OFA0 and self.gpu.rm.branch < 545 else 12
+        size = 8 if self.group.engine == NV2080_ENGINE_TYPE_OFA0 and self.gpu.rm.branch < 545 else 12
         return self.gpu.rm.alloc(cls, self.handle, struct.pack("<3I", size, 0, 0)[:size])
 
     def params(self) -> ctypes.Structure:
@@ -783,7 +789,7 @@ class Channel:
             va = self.va + self.pb_at + slot * 32
             self.cpu.write64(self.ring_at + slot * 8, va & 0xFFFFFFFC | (va >> 32 & 0xFF) << 32 | 8 << 42)
             self.queued += 1
-        self.cpu.write32(self.userd_at + USERD_GP_PUT, self.queued % self.entries)
+        self.cpu.write32(self.userd_at + NV_USERD_GPPUT, self.queued % self.entries)
         self.ring()
 
     def _describe(self, slot: int, op: int, flags: int, amount: int, sem_va: int | None) -> None:
@@ -795,7 +801,7 @@ class Channel:
         self.cpu.write64(at + 24, self.queued + 1)
 
     def ring(self) -> None:
-        self.group.doorbell.write32(DOORBELL_OFFSET, self.token)
+        self.group.doorbell.write32(NVC361_NOTIFY_CHANNEL_PENDING, self.token)
 
     def reap(self) -> int:
         """Works complete so far."""
@@ -809,7 +815,7 @@ class Channel:
 
     def pending(self) -> bool:
         """GPPut != GPGet, as a runlist sees it."""
-        return self.cpu.read32(self.userd_at + USERD_GP_PUT) != self.cpu.read32(self.userd_at + USERD_GP_GET)
+        return self.cpu.read32(self.userd_at + NV_USERD_GPPUT) != self.cpu.read32(self.userd_at + NV_USERD_GPGET)
 
     def wait(self, timeout: float = 10.0, poll: float = 0.001) -> int:
         """Until everything queued is complete, or TimeoutError; returns the works complete."""

@@ -2,6 +2,8 @@
 /* The client, its calls, and the GPUs it can open. */
 #include "rm.h"
 #include "rm_internal.h"
+#include "nv_call.h"
+#include "nv_table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -82,12 +84,12 @@ rm_status rm_ioctl(struct rm *rm, int fd, unsigned int nr, void *arg, uint32_t s
 
 static rm_status check_version(struct rm *rm)
 {
-	struct nv_version ver = { .cmd = '2' };
+	struct nv_api_version ver = { .cmd = '2' };
 	rm_status st;
 
-	st = rm_ioctl(rm, rm->ctl, ESC_CHECK_VERSION_STR, &ver, sizeof(ver), NULL,
+	st = rm_ioctl(rm, rm->ctl, NV_ESC_CHECK_VERSION_STR, &ver, sizeof(ver), NULL,
 		      "CHECK_VERSION_STR");
-	memcpy(rm->version, ver.text, sizeof(rm->version) - 1);
+	memcpy(rm->version, ver.versionString, sizeof(rm->version) - 1);
 	rm->branch = strtoul(rm->version, NULL, 10);
 	if (!rm->branch)
 		rm->branch = NEWEST_BRANCH;
@@ -96,7 +98,7 @@ static rm_status check_version(struct rm *rm)
 
 rm_status rm_open(struct rm *rm, const char *dir)
 {
-	struct nv_alloc arg = { .class_id = CLASS_ROOT };
+	struct nvos64 arg = { .hClass = NV01_ROOT_CLIENT };
 	rm_status st;
 
 	memset(rm, 0, sizeof(*rm));
@@ -110,14 +112,14 @@ rm_status rm_open(struct rm *rm, const char *dir)
 		return rm_note_open(rm, "nvidiactl");
 	st = check_version(rm);
 	if (!st)
-		st = rm_ioctl(rm, rm->ctl, ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status,
+		st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status,
 			      "RM_ALLOC(0x41)");
 	if (st) {
 		close(rm->ctl);
 		rm->ctl = -1;
 		return st;
 	}
-	rm->client = arg.handle;
+	rm->client = arg.hObjectNew;
 	return 0;
 }
 
@@ -131,63 +133,78 @@ void rm_close(struct rm *rm)
 	rm->ctl = -1;
 }
 
+/* Of @size if the table does not have the call, as of the doorbell's classes. */
+uint32_t rm_class_bytes(const struct rm *rm, uint32_t class_id, uint32_t size)
+{
+	const struct cgpu_class *row = cgpu_call_class(rm->branch, class_id);
+
+	return size && row && row->params_size ? row->params_size : size;
+}
+
+static uint32_t control_bytes(const struct rm *rm, uint32_t cmd, uint32_t size)
+{
+	const struct cgpu_control *row = cgpu_call_control(rm->branch, cmd);
+
+	return size && row && row->params_size ? row->params_size : size;
+}
+
 rm_status rm_alloc(struct rm *rm, uint32_t parent, uint32_t class_id, void *params,
 		   uint32_t size, uint32_t *handle)
 {
-	struct nv_alloc arg = {
-		.root = rm->client,
-		.parent = parent,
-		.handle = ++rm->last_handle,
-		.class_id = class_id,
-		.params = (uintptr_t)params,
-		.params_size = abi_bytes(rm->branch, class_id, size),
+	struct nvos64 arg = {
+		.hRoot = rm->client,
+		.hObjectParent = parent,
+		.hObjectNew = ++rm->last_handle,
+		.hClass = class_id,
+		.pAllocParms = (uintptr_t)params,
+		.paramsSize = rm_class_bytes(rm, class_id, size),
 	};
 	char call[32];
 	rm_status st;
 
 	snprintf(call, sizeof(call), "RM_ALLOC(0x%x)", class_id);
-	st = rm_ioctl(rm, rm->ctl, ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status, call);
-	*handle = st ? 0 : arg.handle;
+	st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status, call);
+	*handle = st ? 0 : arg.hObjectNew;
 	return st;
 }
 
 rm_status rm_free(struct rm *rm, uint32_t parent, uint32_t handle)
 {
-	struct nv_free arg = { .root = rm->client, .parent = parent, .handle = handle };
+	struct nvos00 arg = { .hRoot = rm->client, .hObjectParent = parent, .hObjectOld = handle };
 
-	return rm_ioctl(rm, rm->ctl, ESC_RM_FREE, &arg, sizeof(arg), &arg.status, "RM_FREE");
+	return rm_ioctl(rm, rm->ctl, NV_ESC_RM_FREE, &arg, sizeof(arg), &arg.status, "RM_FREE");
 }
 
 rm_status rm_control(struct rm *rm, uint32_t object, uint32_t cmd, void *params, uint32_t size)
 {
-	struct nv_control arg = {
-		.client = rm->client,
-		.object = object,
+	struct nvos54 arg = {
+		.hClient = rm->client,
+		.hObject = object,
 		.cmd = cmd,
 		.params = (uintptr_t)params,
-		.params_size = abi_bytes(rm->branch, cmd, size),
+		.paramsSize = control_bytes(rm, cmd, size),
 	};
 	char call[32];
 
 	snprintf(call, sizeof(call), "RM_CONTROL(0x%x)", cmd);
-	return rm_ioctl(rm, rm->ctl, ESC_RM_CONTROL, &arg, sizeof(arg), &arg.status, call);
+	return rm_ioctl(rm, rm->ctl, NV_ESC_RM_CONTROL, &arg, sizeof(arg), &arg.status, call);
 }
 
 rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t handle_src,
 		 uint32_t *handle)
 {
-	struct nv_dup arg = {
-		.client = rm->client,
-		.parent = parent,
-		.handle = ++rm->last_handle,
-		.client_src = client_src,
-		.handle_src = handle_src,
+	struct nvos55 arg = {
+		.hClient = rm->client,
+		.hParent = parent,
+		.hObject = ++rm->last_handle,
+		.hClientSrc = client_src,
+		.hObjectSrc = handle_src,
 	};
 	rm_status st;
 
-	st = rm_ioctl(rm, rm->ctl, ESC_RM_DUP_OBJECT, &arg, sizeof(arg), &arg.status,
+	st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_DUP_OBJECT, &arg, sizeof(arg), &arg.status,
 		      "RM_DUP_OBJECT");
-	*handle = st ? 0 : arg.handle;
+	*handle = st ? 0 : arg.hObject;
 	return st;
 }
 
@@ -221,32 +238,32 @@ rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[MAX_GPUS], unsigne
 	rm_status st;
 
 	*count = 0;
-	st = rm_ioctl(rm, rm->ctl, ESC_CARD_INFO, cards, sizeof(cards), NULL, "CARD_INFO");
+	st = rm_ioctl(rm, rm->ctl, NV_ESC_CARD_INFO, cards, sizeof(cards), NULL, "CARD_INFO");
 	if (!st)
-		st = rm_control(rm, rm->client, CTRL_GET_ATTACHED_IDS, &ids, sizeof(ids));
+		st = rm_control(rm, rm->client, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &ids, sizeof(ids));
 	if (st)
 		return st;
 
-	for (int i = 0; i < MAX_GPUS && ids.gpu_id[i] != GPU_ID_END; i++) {
-		const struct nv_card_info *card = card_of(cards, ids.gpu_id[i]);
-		struct nv_id_info id = { .gpu_id = ids.gpu_id[i] };
+	for (int i = 0; i < MAX_GPUS && ids.gpuIds[i] != NV0000_CTRL_GPU_INVALID_ID; i++) {
+		const struct nv_card_info *card = card_of(cards, ids.gpuIds[i]);
+		struct nv_id_info id = { .gpuId = ids.gpuIds[i] };
 
-		if (!card || !node_opens(rm, card->minor))
+		if (!card || !node_opens(rm, card->minor_number))
 			continue;
-		st = rm_control(rm, rm->client, CTRL_GET_ID_INFO_V2, &id, sizeof(id));
+		st = rm_control(rm, rm->client, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, &id, sizeof(id));
 		if (st)
 			return st;
 		list[(*count)++] = (struct rm_gpu_info) {
 			.gpu_id = card->gpu_id,
-			.minor = card->minor,
-			.device_instance = id.device_instance,
-			.sub_device_instance = id.sub_device_instance,
-			.domain = card->domain,
-			.bus = card->bus,
-			.slot = card->slot,
-			.function = card->function,
-			.vendor_id = card->vendor_id,
-			.device_id = card->device_id,
+			.minor = card->minor_number,
+			.device_instance = id.deviceInstance,
+			.sub_device_instance = id.subDeviceInstance,
+			.domain = card->pci_info.domain,
+			.bus = card->pci_info.bus,
+			.slot = card->pci_info.slot,
+			.function = card->pci_info.function,
+			.vendor_id = card->pci_info.vendor_id,
+			.device_id = card->pci_info.device_id,
 		};
 	}
 	return 0;
@@ -254,18 +271,18 @@ rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[MAX_GPUS], unsigne
 
 static rm_status read_uuid(struct rm_gpu *gpu)
 {
-	struct nv_gid_info gid = { .flags = GID_BINARY };
+	struct nv_gid_info gid = { .flags = NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_GID_INFO, &gid, sizeof(gid));
+	st = rm_control(gpu->rm, gpu->subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &gid, sizeof(gid));
 	memcpy(gpu->uuid, gid.data, sizeof(gpu->uuid));
 	return st;
 }
 
 rm_status rm_gpu_open(struct rm_gpu *gpu, struct rm *rm, const struct rm_gpu_info *info)
 {
-	struct nv_device_params dev = { .device_id = info->device_instance };
-	struct nv_subdevice_params sub = { .sub_device_id = info->sub_device_instance };
+	struct nv_device_params dev = { .deviceId = info->device_instance };
+	struct nv_subdevice_params sub = { .subDeviceId = info->sub_device_instance };
 	struct nv_register_fd reg = { .ctl_fd = rm->ctl };
 	char node[32];
 	rm_status st;
@@ -277,11 +294,11 @@ rm_status rm_gpu_open(struct rm_gpu *gpu, struct rm *rm, const struct rm_gpu_inf
 	gpu->fd = rm_open_node(rm, node);
 	if (gpu->fd < 0)
 		return rm_note_open(rm, node);
-	st = rm_ioctl(rm, gpu->fd, ESC_REGISTER_FD, &reg, sizeof(reg), NULL, "REGISTER_FD");
+	st = rm_ioctl(rm, gpu->fd, NV_ESC_REGISTER_FD, &reg, sizeof(reg), NULL, "REGISTER_FD");
 	if (!st)
-		st = rm_alloc(rm, rm->client, CLASS_DEVICE, &dev, sizeof(dev), &gpu->device);
+		st = rm_alloc(rm, rm->client, NV01_DEVICE_0, &dev, sizeof(dev), &gpu->device);
 	if (!st)
-		st = rm_alloc(rm, gpu->device, CLASS_SUBDEVICE, &sub, sizeof(sub),
+		st = rm_alloc(rm, gpu->device, NV20_SUBDEVICE_0, &sub, sizeof(sub),
 			      &gpu->subdevice);
 	if (!st)
 		st = read_uuid(gpu);
@@ -305,8 +322,8 @@ static const struct rm_arch archs[] = ABI_ARCHS;	/* newest first */
 
 static bool has_class(const struct nv_class_list *classes, uint32_t class_id)
 {
-	for (uint32_t i = 0; i < classes->count && i < 200; i++)
-		if (classes->class_id[i] == class_id)
+	for (uint32_t i = 0; i < classes->numClasses && i < 200; i++)
+		if (classes->classList[i] == class_id)
 			return true;
 	return false;
 }
@@ -316,7 +333,7 @@ rm_status rm_gpu_find_arch(struct rm_gpu *gpu)
 	struct nv_class_list classes = { 0 };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->device, CTRL_GET_CLASSLIST_V2, &classes,
+	st = rm_control(gpu->rm, gpu->device, NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2, &classes,
 			sizeof(classes));
 	if (st)
 		return st;
@@ -334,8 +351,8 @@ rm_status rm_gpu_name(struct rm_gpu *gpu, char name[64])
 	struct nv_gpu_name arg = { 0 };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_NAME_STRING, &arg, sizeof(arg));
-	snprintf(name, 64, "%.63s", arg.ascii);
+	st = rm_control(gpu->rm, gpu->subdevice, NV2080_CTRL_CMD_GPU_GET_NAME_STRING, &arg, sizeof(arg));
+	snprintf(name, 64, "%.63s", arg.gpuNameString);
 	return st;
 }
 
@@ -351,16 +368,17 @@ void rm_gpu_uuid_text(const struct rm_gpu *gpu, char text[48])
 
 rm_status rm_gpu_memory(struct rm_gpu *gpu, struct rm_memory *mem)
 {
-	struct nv_fb_info fb = {
-		.count = 3,
-		.list = { FB_RAM_SIZE, 0, FB_HEAP_SIZE, 0, FB_HEAP_FREE, 0 },
+	struct nv_fb_info_v2 fb = {
+		.fbInfoListSize = 3,
+		.fbInfoList = { { NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE, 0 }, { NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE, 0 },
+				{ NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE, 0 } },
 	};
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_FB_GET_INFO_V2, &fb, sizeof(fb));
-	mem->ram = (uint64_t)fb.list[1] << 10;
-	mem->total = (uint64_t)fb.list[3] << 10;
-	mem->free = (uint64_t)fb.list[5] << 10;
+	st = rm_control(gpu->rm, gpu->subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, &fb, sizeof(fb));
+	mem->ram = (uint64_t)fb.fbInfoList[0].data << 10;
+	mem->total = (uint64_t)fb.fbInfoList[1].data << 10;
+	mem->free = (uint64_t)fb.fbInfoList[2].data << 10;
 	return st;
 }
 
@@ -368,24 +386,24 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 			   unsigned int *count)
 {
 	/* With a class other than the subdevice's, the list has only processes with a context. */
-	struct nv_pids pids = { .id = CLASS_TSG };
-	struct nv_pid_info *info;
+	struct nv_pids pids = { .id = KEPLER_CHANNEL_GROUP_A };
+	struct nv_pids_info *info;
 	rm_status st;
 
 	*count = 0;
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_PIDS, &pids, sizeof(pids));
-	if (st || !pids.count)
+	st = rm_control(gpu->rm, gpu->subdevice, NV2080_CTRL_CMD_GPU_GET_PIDS, &pids, sizeof(pids));
+	if (st || !pids.pidTblCount)
 		return st;
 	info = calloc(1, sizeof(*info));
 	if (!info)
 		return rm_note(gpu->rm, -ENOMEM, "calloc");
-	for (uint32_t i = 0; i < pids.count && i < 200; i++)
-		info->list[info->count++].pid = pids.pid[i];
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_PID_INFO, info, sizeof(*info));
-	for (uint32_t i = 0; !st && i < info->count && *count < max; i++)
+	for (uint32_t i = 0; i < pids.pidTblCount && i < 200; i++)
+		info->pidInfoList[info->pidInfoListCount++].pid = pids.pidTbl[i];
+	st = rm_control(gpu->rm, gpu->subdevice, NV2080_CTRL_CMD_GPU_GET_PID_INFO, info, sizeof(*info));
+	for (uint32_t i = 0; !st && i < info->pidInfoListCount && *count < max; i++)
 		list[(*count)++] = (struct rm_process) {
-			.pid = info->list[i].pid,
-			.bytes = info->list[i].private_bytes + info->list[i].shared_owned,
+			.pid = info->pidInfoList[i].pid,
+			.bytes = info->pidInfoList[i].data.memPrivate + info->pidInfoList[i].data.memSharedOwned,
 		};
 	free(info);
 	return st;
@@ -395,21 +413,22 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent)
 {
 	struct nv_util_samples *samples = calloc(1, sizeof(*samples));
-	const size_t head = offsetof(struct nv_util_samples, sample), slots = 72;
-	bool old = gpu->rm->branch < NV_ENGINE_UTIL_FROM;
+	const size_t head = offsetof(struct nv_util_samples, samples), slots = 72;
+	bool old = gpu->rm->branch < 570;
 	size_t graphics = offsetof(struct nv_util_sample, fb) +
-		(old ? sizeof(struct nv_engine_util_before570) : sizeof(struct nv_engine_util));
-	size_t each = (abi_bytes(gpu->rm->branch, CTRL_GET_UTIL_SAMPLES, sizeof(*samples)) - head) / slots;
+		(old ? sizeof(struct nv_engine_util_v1) : sizeof(struct nv_engine_util));
+	const uint32_t cmd = NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
+	size_t each = (control_bytes(gpu->rm, cmd, sizeof(*samples)) - head) / slots;
 	uint64_t sum = 0, used = 0, time;
 	uint32_t util;
 	rm_status st;
 
 	if (!samples)
 		return rm_note(gpu->rm, -ENOMEM, "calloc");
-	samples->buffer_size = each * slots;
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_UTIL_SAMPLES, samples, sizeof(*samples));
+	samples->bufSize = each * slots;
+	st = rm_control(gpu->rm, gpu->subdevice, cmd, samples, sizeof(*samples));
 	for (uint32_t i = 1; !st && i <= 6; i++) {
-		const char *at = (char *)samples->sample + (samples->tracker + slots - i) % slots * each;
+		const char *at = (char *)samples->samples + (samples->tracker + slots - i) % slots * each;
 
 		memcpy(&time, at, sizeof(time));
 		memcpy(&util, at + graphics, sizeof(util));

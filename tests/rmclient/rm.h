@@ -2,7 +2,7 @@
 /*
  * A small client of the driver's user ABI: the calls of a CUDA program's library,
  * without the library. It is written from the contract in docs/develop/nvsim.md
- * and runs unchanged on the bare driver and in a container. header.py makes rm_abi.h.
+ * and runs unchanged on the bare driver and in a container.
  *
  * Every function that returns an rm_status returns the driver's own status, or
  * -errno where a system call failed before the driver could answer. The first
@@ -41,11 +41,12 @@ rm_status rm_open(struct rm *rm, const char *dir);
 void rm_close(struct rm *rm);
 
 /*
- * Parameters have the bytes of the driver's branch: @size is that of the struct in rm_abi.h, of which
+ * Parameters have the bytes of the driver's branch: @size is that of the struct in the header, of which
  * an older driver takes a part.
  */
 rm_status rm_alloc(struct rm *rm, uint32_t parent, uint32_t class_id, void *params,
 		   uint32_t size, uint32_t *handle);
+uint32_t rm_class_bytes(const struct rm *rm, uint32_t class_id, uint32_t size);
 rm_status rm_free(struct rm *rm, uint32_t parent, uint32_t handle);
 rm_status rm_control(struct rm *rm, uint32_t object, uint32_t cmd, void *params, uint32_t size);
 rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t handle_src,

@@ -20,11 +20,11 @@ static rm_status map_cpu(struct rm_gpu *gpu, bool system, uint32_t parent, uint3
 			 uint64_t length, void **cpu)
 {
 	struct rm *rm = gpu->rm;
-	struct nv_map_memory arg = {
-		.client = rm->client,
-		.device = parent,
-		.memory = memory,
-		.length = length,
+	struct nvos33_fd arg = {
+		.params.hClient = rm->client,
+		.params.hDevice = parent,
+		.params.hMemory = memory,
+		.params.length = length,
 	};
 	struct nv_register_fd reg = { .ctl_fd = rm->ctl };
 	rm_status st = 0;
@@ -35,10 +35,10 @@ static rm_status map_cpu(struct rm_gpu *gpu, bool system, uint32_t parent, uint3
 	if (arg.fd < 0)
 		return rm_note_open(rm, node);
 	if (!system)
-		st = rm_ioctl(rm, arg.fd, ESC_REGISTER_FD, &reg, sizeof(reg), NULL,
+		st = rm_ioctl(rm, arg.fd, NV_ESC_REGISTER_FD, &reg, sizeof(reg), NULL,
 			      "REGISTER_FD");
 	if (!st)
-		st = rm_ioctl(rm, rm->ctl, ESC_RM_MAP_MEMORY, &arg, sizeof(arg), &arg.status,
+		st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_MAP_MEMORY, &arg, sizeof(arg), &arg.params.status,
 			      "RM_MAP_MEMORY");
 	if (!st) {
 		*cpu = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, arg.fd, 0);
@@ -62,7 +62,7 @@ static rm_status uvm_call(struct rm_space *space, unsigned long nr, void *arg,
 /* As libcuda does: a second file, closed if the driver does not need it. */
 static rm_status keep_mm(struct rm_space *space)
 {
-	struct uvm_mm_initialize mm = { .uvm_fd = space->uvm };
+	struct uvm_mm_init mm = { .uvmFd = space->uvm };
 	int fd = rm_open_node(space->gpu->rm, "nvidia-uvm");
 
 	if (fd < 0)
@@ -71,36 +71,36 @@ static rm_status keep_mm(struct rm_space *space)
 		close(fd);
 		return rm_note_errno(space->gpu->rm, "UVM_MM_INITIALIZE");
 	}
-	if (mm.status) {
+	if (mm.rmStatus) {
 		close(fd);
 		fd = -1;
 	}
 	space->uvm_mm = fd;
-	return mm.status == NV_WARN_NOTHING_TO_DO ? NV_OK :
-		rm_note(space->gpu->rm, mm.status, "UVM_MM_INITIALIZE");
+	return mm.rmStatus == NV_WARN_NOTHING_TO_DO ? NV_OK :
+		rm_note(space->gpu->rm, mm.rmStatus, "UVM_MM_INITIALIZE");
 }
 
 static rm_status uvm_attach(struct rm_space *space)
 {
 	struct rm_gpu *gpu = space->gpu;
-	struct uvm_initialize init = { 0 };
-	struct uvm_register_gpu reg = { .ctl_fd = -1 };
-	struct uvm_register_vaspace vas = {
-		.ctl_fd = gpu->rm->ctl,
-		.client = gpu->rm->client,
-		.vaspace = space->vaspace,
+	struct uvm_init init = { 0 };
+	struct uvm_reg_gpu reg = { .rmCtrlFd = -1 };
+	struct uvm_gpu_vas vas = {
+		.rmCtrlFd = gpu->rm->ctl,
+		.hClient = gpu->rm->client,
+		.hVaSpace = space->vaspace,
 	};
 	rm_status st;
 
-	memcpy(reg.uuid, gpu->uuid, sizeof(reg.uuid));
-	memcpy(vas.uuid, gpu->uuid, sizeof(vas.uuid));
-	st = uvm_call(space, UVM_INITIALIZE, &init, &init.status, "UVM_INITIALIZE");
+	memcpy(reg.gpu_uuid, gpu->uuid, sizeof(reg.gpu_uuid));
+	memcpy(vas.gpuUuid, gpu->uuid, sizeof(vas.gpuUuid));
+	st = uvm_call(space, UVM_INITIALIZE, &init, &init.rmStatus, "UVM_INITIALIZE");
 	if (!st)
 		st = keep_mm(space);
 	if (!st)
-		st = uvm_call(space, UVM_REGISTER_GPU, &reg, &reg.status, "UVM_REGISTER_GPU");
+		st = uvm_call(space, UVM_REGISTER_GPU, &reg, &reg.rmStatus, "UVM_REGISTER_GPU");
 	if (!st)
-		st = uvm_call(space, UVM_REGISTER_GPU_VASPACE, &vas, &vas.status,
+		st = uvm_call(space, UVM_REGISTER_GPU_VASPACE, &vas, &vas.rmStatus,
 			      "UVM_REGISTER_GPU_VASPACE");
 	return st;
 }
@@ -116,7 +116,7 @@ rm_status rm_space_create(struct rm_space *space, struct rm_gpu *gpu)
 	space->uvm = rm_open_node(gpu->rm, "nvidia-uvm");
 	if (space->uvm < 0)
 		return rm_note_open(gpu->rm, "nvidia-uvm");
-	st = rm_alloc(gpu->rm, gpu->device, CLASS_VASPACE, &params, sizeof(params),
+	st = rm_alloc(gpu->rm, gpu->device, FERMI_VASPACE_A, &params, sizeof(params),
 		      &space->vaspace);
 	if (!st)
 		st = uvm_attach(space);
@@ -144,23 +144,24 @@ void rm_space_destroy(struct rm_space *space)
 		static type map_;	/* 9 KiB: not on the stack */			\
 											\
 		map_ = (type) {								\
-			.base = (at), .length = (buf)->size, .gpu_count = 1,		\
-			.ctl_fd = (space)->gpu->rm->ctl,				\
-			.client = (space)->gpu->rm->client, .memory = (buf)->handle,	\
+			.base = (at), .length = (buf)->size, .gpuAttributesCount = 1,		\
+			.rmCtrlFd = (space)->gpu->rm->ctl,				\
+			.hClient = (space)->gpu->rm->client, .hMemory = (buf)->handle,	\
 		};									\
-		memcpy(map_.gpu[0].uuid, (space)->gpu->uuid, sizeof(map_.gpu[0].uuid));	\
-		uvm_call(space, UVM_MAP_EXTERNAL_ALLOCATION, &map_, &map_.status,	\
+		memcpy(map_.perGpuAttributes[0].gpuUuid, (space)->gpu->uuid,		\
+		       sizeof((space)->gpu->uuid));					\
+		uvm_call(space, UVM_MAP_EXTERNAL_ALLOCATION, &map_, &map_.rmStatus,	\
 			 "UVM_MAP_EXTERNAL_ALLOCATION");				\
 	})
 
 static rm_status free_range(struct rm_space *space, uint64_t base)
 {
-	struct uvm_free_since590 by_base = { .base = base };
+	struct uvm_free_v2 by_base = { .base = base };
 	struct uvm_free range = { .base = base };
 
-	if (space->gpu->rm->branch >= UVM_FREE_SINCE590_FROM)
-		return uvm_call(space, UVM_FREE, &by_base, &by_base.status, "UVM_FREE");
-	return uvm_call(space, UVM_FREE, &range, &range.status, "UVM_FREE");
+	if (space->gpu->rm->branch >= 590)
+		return uvm_call(space, UVM_FREE, &by_base, &by_base.rmStatus, "UVM_FREE");
+	return uvm_call(space, UVM_FREE, &range, &range.rmStatus, "UVM_FREE");
 }
 
 static rm_status map_gpu(struct rm_buffer *buf)
@@ -170,15 +171,15 @@ static rm_status map_gpu(struct rm_buffer *buf)
 	struct uvm_range range = { .base = space->next_va, .length = length };
 	rm_status st;
 
-	st = uvm_call(space, UVM_CREATE_EXTERNAL_RANGE, &range, &range.status,
+	st = uvm_call(space, UVM_CREATE_EXTERNAL_RANGE, &range, &range.rmStatus,
 		      "UVM_CREATE_EXTERNAL_RANGE");
 	if (st)
 		return st;
 	space->next_va += (length + VA_ALIGN - 1) & ~(VA_ALIGN - 1);
 
-	st = space->gpu->rm->branch >= UVM_MAP_EXTERNAL_FROM ?
-		MAP_EXTERNAL(struct uvm_map_external, space, range.base, buf) :
-		MAP_EXTERNAL(struct uvm_map_external_before550, space, range.base, buf);
+	st = space->gpu->rm->branch >= 550 ?
+		MAP_EXTERNAL(struct uvm_map_ext, space, range.base, buf) :
+		MAP_EXTERNAL(struct uvm_map_ext_v1, space, range.base, buf);
 	if (st)
 		free_range(space, range.base);
 	else
@@ -190,7 +191,7 @@ rm_status rm_buffer_create(struct rm_buffer *buf, struct rm_space *space, uint64
 			   unsigned int how)
 {
 	struct rm_gpu *gpu = space->gpu;
-	struct nv_memory_params params = {
+	struct nv_mem_params params = {
 		.owner = gpu->rm->client,
 		.attr = ATTR_NONCONTIG_ALLOWED,
 		.size = size,
@@ -204,7 +205,7 @@ rm_status rm_buffer_create(struct rm_buffer *buf, struct rm_space *space, uint64
 		params.attr |= ATTR_PAGE_HUGE;
 		params.attr2 |= ATTR2_PAGE_2M;
 	}
-	st = rm_alloc(gpu->rm, gpu->device, buf->system ? CLASS_SYSMEM : CLASS_VIDMEM,
+	st = rm_alloc(gpu->rm, gpu->device, buf->system ? NV01_MEMORY_SYSTEM : NV01_MEMORY_LOCAL_USER,
 		      &params, sizeof(params), &buf->handle);
 	if (st)
 		return st;
@@ -235,7 +236,7 @@ void rm_buffer_destroy(struct rm_buffer *buf)
 rm_status rm_group_create(struct rm_group *group, struct rm_space *space, uint32_t engine)
 {
 	struct rm_gpu *gpu = space->gpu;
-	struct nv_tsg_params tsg = { .vaspace = space->vaspace, .engine = engine };
+	struct nv_tsg_params tsg = { .hVASpace = space->vaspace, .engineType = engine };
 	void *page;
 	rm_status st;
 
@@ -244,27 +245,27 @@ rm_status rm_group_create(struct rm_group *group, struct rm_space *space, uint32
 	if (!st)
 		st = rm_buffer_create(&group->notifier, space, 4096, RM_BUF_SYSTEM | RM_BUF_CPU);
 	if (!st) {
-		tsg.error_object = group->notifier.handle;
-		st = rm_alloc(gpu->rm, gpu->device, CLASS_TSG, &tsg, sizeof(tsg),
+		tsg.hObjectError = group->notifier.handle;
+		st = rm_alloc(gpu->rm, gpu->device, KEPLER_CHANNEL_GROUP_A, &tsg, sizeof(tsg),
 			      &group->tsg);
 	}
 	if (!st)
 		st = rm_alloc(gpu->rm, gpu->subdevice, gpu->arch->usermode, NULL, 0,
 			      &group->usermode);
 	if (!st)
-		st = map_cpu(gpu, false, gpu->subdevice, group->usermode, DOORBELL_SIZE, &page);
+		st = map_cpu(gpu, false, gpu->subdevice, group->usermode, NVC361_NV_USERMODE__SIZE, &page);
 	if (st)
 		rm_group_destroy(group);
 	else
-		group->doorbell = (volatile uint32_t *)((char *)page + DOORBELL_OFFSET);
+		group->doorbell = (volatile uint32_t *)((char *)page + NVC361_NOTIFY_CHANNEL_PENDING);
 	return st;
 }
 
 rm_status rm_group_enable(struct rm_group *group, bool enable)
 {
-	struct nv_schedule arg = { .enable = enable };
+	struct nv_schedule arg = { .bEnable = enable };
 
-	return rm_control(group->space->gpu->rm, group->tsg, CTRL_TSG_SCHEDULE, &arg,
+	return rm_control(group->space->gpu->rm, group->tsg, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &arg,
 			  sizeof(arg));
 }
 
@@ -284,7 +285,7 @@ void rm_group_destroy(struct rm_group *group)
 	if (group->tsg)
 		rm_free(gpu->rm, gpu->device, group->tsg);
 	if (group->doorbell)
-		munmap((char *)group->doorbell - DOORBELL_OFFSET, DOORBELL_SIZE);
+		munmap((char *)group->doorbell - NVC361_NOTIFY_CHANNEL_PENDING, NVC361_NV_USERMODE__SIZE);
 	if (group->usermode)
 		rm_free(gpu->rm, gpu->subdevice, group->usermode);
 	rm_buffer_destroy(&group->notifier);
@@ -304,22 +305,22 @@ static uint32_t entries_for(uint32_t depth)
 static rm_status alloc_engine_object(struct rm_channel *ch)
 {
 	struct rm_gpu *gpu = ch->group->space->gpu;
-	struct nv_copy_params copy = { .version = 1, .engine = ch->group->engine };
+	struct nv_copy_params copy = { .version = 1, .engineType = ch->group->engine };
 
-	if (ch->group->engine == ENGINE_GR0)
+	if (ch->group->engine == NV2080_ENGINE_TYPE_GRAPHICS)
 		return rm_alloc(gpu->rm, ch->handle, gpu->arch->compute, NULL, 0, &ch->object);
 	return rm_alloc(gpu->rm, ch->handle, gpu->arch->copy, &copy, sizeof(copy), &ch->object);
 }
 
 /* The same with a handle of an address space before the USERD. */
-static struct nv_channel_params_since610 since_610(const struct nv_channel_params *p)
+static struct nv_chan_params_610 since_610(const struct nv_chan_params *p)
 {
-	struct nv_channel_params_since610 newer = { 0 };
+	struct nv_chan_params_610 newer = { 0 };
 
-	memcpy(&newer, p, offsetof(struct nv_channel_params, userd_memory));
-	memcpy(newer.userd_memory, p->userd_memory, sizeof(p->userd_memory));
-	memcpy(newer.userd_offset, p->userd_offset,
-	       sizeof(*p) - offsetof(struct nv_channel_params, userd_offset));
+	memcpy(&newer, p, offsetof(struct nv_chan_params, hUserdMemory));
+	memcpy(newer.hUserdMemory, p->hUserdMemory, sizeof(p->hUserdMemory));
+	memcpy(newer.userdOffset, p->userdOffset,
+	       sizeof(*p) - offsetof(struct nv_chan_params, userdOffset));
 	return newer;
 }
 
@@ -330,20 +331,20 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 	uint32_t n = entries_for(depth);
 	uint32_t pb_at = n * sizeof(struct nvsim_sem);
 	uint32_t ring_at = pb_at + n * sizeof(struct nvsim_work);
-	uint32_t userd_at = (ring_at + n * 8 + USERD_SIZE - 1) & ~(USERD_SIZE - 1);
-	struct nv_channel_params params = {
-		.gpfifo_entries = n,
-		.engine = group->engine,
-		.vaspace = 0,	/* the group's */
+	uint32_t userd_at = (ring_at + n * 8 + NV_RAMUSERD_CHAN_SIZE - 1) & ~(NV_RAMUSERD_CHAN_SIZE - 1);
+	struct nv_chan_params params = {
+		.gpFifoEntries = n,
+		.engineType = group->engine,
+		.hVASpace = 0,	/* the group's */
 	};
 	struct nv_token token = { 0 };
-	struct nv_channel_params_since610 newer;
-	bool new_form = gpu->rm->branch >= NV_CHANNEL_PARAMS_SINCE610_FROM;
+	struct nv_chan_params_610 newer;
+	bool new_form = gpu->rm->branch >= 610;
 	rm_status st;
 	char *cpu;
 
 	*ch = (struct rm_channel) { .group = group, .entries = n };
-	st = rm_buffer_create(&ch->mem, group->space, (userd_at + USERD_SIZE + 4095) & ~4095u,
+	st = rm_buffer_create(&ch->mem, group->space, (userd_at + NV_RAMUSERD_CHAN_SIZE + 4095) & ~4095u,
 			      RM_BUF_SYSTEM | RM_BUF_CPU | RM_BUF_GPU);
 	if (st)
 		return st;
@@ -355,19 +356,19 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 	ch->sem_va = ch->mem.va;
 	ch->pb_va = ch->mem.va + pb_at;
 
-	params.error_object = group->notifier.handle;
-	params.gpfifo_va = ch->mem.va + ring_at;
-	params.userd_memory[0] = ch->mem.handle;
-	params.userd_offset[0] = userd_at;
+	params.hObjectError = group->notifier.handle;
+	params.gpFifoOffset = ch->mem.va + ring_at;
+	params.hUserdMemory[0] = ch->mem.handle;
+	params.userdOffset[0] = userd_at;
 	newer = since_610(&params);
 	st = rm_alloc(gpu->rm, group->tsg, gpu->arch->gpfifo, new_form ? (void *)&newer : &params,
 		      new_form ? sizeof(newer) : sizeof(params), &ch->handle);
 	if (!st)
 		st = alloc_engine_object(ch);
 	if (!st)
-		st = rm_control(gpu->rm, ch->handle, CTRL_GET_TOKEN, &token,
+		st = rm_control(gpu->rm, ch->handle, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, &token,
 				sizeof(token));
-	ch->token = token.token;
+	ch->token = token.workSubmitToken;
 	if (st)
 		rm_channel_destroy(ch);
 	return st;
@@ -376,14 +377,14 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 rm_status rm_channel_register(struct rm_channel *ch)
 {
 	struct rm_space *space = ch->group->space;
-	struct uvm_register_channel reg = {
-		.ctl_fd = space->gpu->rm->ctl,
-		.client = space->gpu->rm->client,
-		.channel = ch->handle,
+	struct uvm_reg_chan reg = {
+		.rmCtrlFd = space->gpu->rm->ctl,
+		.hClient = space->gpu->rm->client,
+		.hChannel = ch->handle,
 	};
 
-	memcpy(reg.uuid, space->gpu->uuid, sizeof(reg.uuid));
-	return uvm_call(space, UVM_REGISTER_CHANNEL, &reg, &reg.status, "UVM_REGISTER_CHANNEL");
+	memcpy(reg.gpuUuid, space->gpu->uuid, sizeof(reg.gpuUuid));
+	return uvm_call(space, UVM_REGISTER_CHANNEL, &reg, &reg.rmStatus, "UVM_REGISTER_CHANNEL");
 }
 
 void rm_channel_destroy(struct rm_channel *ch)
@@ -413,7 +414,7 @@ void rm_channel_queue(struct rm_channel *ch, uint32_t op, uint32_t flags, uint64
 void rm_channel_kick(struct rm_channel *ch)
 {
 	__sync_synchronize();	/* the ring before the index, the index before the bell */
-	ch->userd[USERD_GP_PUT / 4] = ch->queued % ch->entries;
+	ch->userd[NV_USERD_GPPUT / 4] = ch->queued % ch->entries;
 	__sync_synchronize();
 	*ch->group->doorbell = ch->token;
 }

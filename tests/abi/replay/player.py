@@ -423,7 +423,7 @@ def cards(dev: str) -> list[tuple[int, int, bytes, int]]:
         found = []
         for index, card in enumerate(rm.cards()):
             info = nv.IdInfo(gpu_id=card.gpu_id)
-            nv.check("GPU_GET_ID_INFO_V2", rm.control(rm.handle, nv.CTRL_GET_ID_INFO_V2, info)[0])
+            nv.check("GPU_GET_ID_INFO_V2", rm.control(rm.handle, nv.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, info)[0])
             found.append((card.gpu_id, card.minor, rm.gpu(index).uuid, info.device_instance))
         return found
 

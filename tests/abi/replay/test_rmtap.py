@@ -139,9 +139,9 @@ def test_wrong_pointers_fail_the_call_and_not_the_program(tap):
     program = """
 with nv.Client() as rm:
     arg = nv.Control(client=rm.handle, object=rm.handle, cmd=0x1f0, params=0x10, params_size=4)
-    rm.ctl.call(nv.ESC_RM_CONTROL, arg)
+    rm.ctl.call(nv.NV_ESC_RM_CONTROL, arg)
     arg.params_size = 1 << 30
-    rm.ctl.call(nv.ESC_RM_CONTROL, arg)
+    rm.ctl.call(nv.NV_ESC_RM_CONTROL, arg)
     print("alive")
 """
     assert tap.run(program) == "alive\n"

@@ -261,7 +261,7 @@ static long link_buffers(struct message *m, struct pages *pages)
 	return 0;
 }
 
-enum { ESC_RM_CONTROL = 0x2a, ESC_RM_ALLOC = 0x2b, HEAD_WORDS = 16, TAIL_WORDS = 4 };
+enum { NV_ESC_RM_CONTROL = 0x2a, NV_ESC_RM_ALLOC = 0x2b, HEAD_WORDS = 16, TAIL_WORDS = 4 };
 
 static unsigned int word(const struct message *m, unsigned int at)
 {
@@ -282,9 +282,9 @@ static void log_call(const struct lane *lane, const struct message *m, const cha
 
 	n = snprintf(line, sizeof(line), "nvforwardd: %d: lane %u: %s ioctl %#x", own_pid, lane->number, moment,
 		     m->request.cmd);
-	if (m->request.cmd >> 8 && nr == ESC_RM_CONTROL)
+	if (m->request.cmd >> 8 && nr == NV_ESC_RM_CONTROL)
 		n += snprintf(line + n, sizeof(line) - n, " control %#x status %#x", word(m, 8), word(m, 28));
-	if (m->request.cmd >> 8 && nr == ESC_RM_ALLOC)
+	if (m->request.cmd >> 8 && nr == NV_ESC_RM_ALLOC)
 		n += snprintf(line + n, sizeof(line) - n, " class %#x status %#x", word(m, 12),
 			      word(m, size == 8 ? 28 : 40));
 	n += snprintf(line + n, sizeof(line) - n, ": %ld:", ret);

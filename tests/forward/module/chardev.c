@@ -8,15 +8,9 @@
 
 #include "forward.h"
 
-#define NV_ESC_CARD_INFO		200
-#define NV_ESC_CHECK_VERSION_STR	210
-#define NV_ESC_ATTACH_GPUS_TO_FD	212
-#define NV_ESC_QUERY_DEVICE_INTR	213
-#define NV_ESC_SYS_PARAMS		214
-#define NV_ESC_NUMA_INFO		215
-#define NV_ESC_SET_NUMA_INFO		216
-#define NV_ESC_EXPORT_TO_DMABUF_FD	217
-#define NV_ESC_WAIT_OPEN_COMPLETE	218
+#define NV_CTL		NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE
+#define NV_GPU_MAX	NV_MINOR_DEVICE_NUMBER_REGULAR_MAX
+
 #define ARGUMENT_MAX			16384u
 
 static struct cdev gpu_cdev, ctl_cdev;
@@ -98,7 +92,7 @@ struct fwd_process *fwd_file_user(struct fwd_file *f)
 
 static bool is_ctl(const struct inode *inode)
 {
-	return MINOR(inode->i_rdev) == NV_MINOR_CTL;
+	return MINOR(inode->i_rdev) == NV_CTL;
 }
 
 static struct fwd_state *state_of(const struct inode *inode)
@@ -254,7 +248,7 @@ static long escape(struct fwd_file *f, u32 nr, void *arg, u32 size)
 	case NV_ESC_WAIT_OPEN_COMPLETE:
 		return plain(f, nr, arg, size);
 	case NV_ESC_NUMA_INFO:
-	case NV_ESC_SET_NUMA_INFO:
+	case NV_ESC_SET_NUMA_STATUS:
 		fwd_not_forwarded("escape", nr);
 		return -EINVAL;
 	case NV_ESC_EXPORT_TO_DMABUF_FD:
@@ -268,14 +262,11 @@ static long escape(struct fwd_file *f, u32 nr, void *arg, u32 size)
 
 static long nv_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 {
-	struct {
-		u32 nr, size;
-		u64 ptr;
-	} xfer = { _IOC_NR(cmd), _IOC_SIZE(cmd), user };
+	struct nv_xfer xfer = { _IOC_NR(cmd), _IOC_SIZE(cmd), user };
 	void *arg;
 	long ret;
 
-	if (xfer.nr == NV_ESC_XFER_CMD) {
+	if (xfer.cmd == NV_ESC_IOCTL_XFER_CMD) {
 		if (xfer.size != sizeof(xfer))
 			return -EINVAL;
 		if (copy_from_user(&xfer, (void __user *)user, sizeof(xfer)))
@@ -288,7 +279,7 @@ static long nv_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 		return -ENOMEM;
 	ret = -EFAULT;
 	if (!copy_from_user(arg, u64_to_user_ptr(xfer.ptr), xfer.size))
-		ret = escape(file->private_data, xfer.nr, arg, xfer.size);
+		ret = escape(file->private_data, xfer.cmd, arg, xfer.size);
 	if (ret != -EFAULT && copy_to_user(u64_to_user_ptr(xfer.ptr), arg, xfer.size))
 		ret = -EFAULT;
 	kfree(arg);
@@ -326,7 +317,7 @@ static char *nv_devnode(const struct device *dev, umode_t *mode)
 static void remove_nodes(u32 gpus)
 {
 	while (gpus--)
-		device_destroy(nv_class, MKDEV(NV_MAJOR, fwd_gpus[gpus].minor));
+		device_destroy(nv_class, MKDEV(NV_MAJOR_DEVICE_NUMBER, fwd_gpus[gpus].minor));
 }
 
 static int make_nodes(void)
@@ -335,12 +326,12 @@ static int make_nodes(void)
 	u32 i;
 
 	for (i = 0; i < fwd_gpu_count; i++) {
-		dev = device_create(nv_class, NULL, MKDEV(NV_MAJOR, fwd_gpus[i].minor), NULL, "nvidia%u",
+		dev = device_create(nv_class, NULL, MKDEV(NV_MAJOR_DEVICE_NUMBER, fwd_gpus[i].minor), NULL, "nvidia%u",
 				    fwd_gpus[i].minor);
 		if (IS_ERR(dev))
 			goto err;
 	}
-	dev = device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_MINOR_CTL), NULL, "nvidiactl");
+	dev = device_create(nv_class, NULL, MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_CTL), NULL, "nvidiactl");
 	if (!IS_ERR(dev))
 		return 0;
 err:
@@ -352,16 +343,16 @@ static int add_cdev(struct cdev *cdev, u32 minor, u32 count)
 {
 	cdev_init(cdev, &nvidia_fops);
 	cdev->owner = THIS_MODULE;
-	return cdev_add(cdev, MKDEV(NV_MAJOR, minor), count);
+	return cdev_add(cdev, MKDEV(NV_MAJOR_DEVICE_NUMBER, minor), count);
 }
 
 int fwd_chardev_init(void)
 {
-	int ret = register_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_GPU_MAX + 1, "nvidia");
+	int ret = register_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_GPU_MAX + 1, "nvidia");
 
 	if (ret)
 		return ret;
-	ret = register_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1, "nvidiactl");
+	ret = register_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_CTL), 1, "nvidiactl");
 	if (ret)
 		goto err_region;
 	nv_class = class_create("nvforward");
@@ -369,10 +360,10 @@ int fwd_chardev_init(void)
 	if (ret)
 		goto err_ctl_region;
 	nv_class->devnode = nv_devnode;
-	ret = add_cdev(&gpu_cdev, 0, NV_MINOR_GPU_MAX + 1);
+	ret = add_cdev(&gpu_cdev, 0, NV_GPU_MAX + 1);
 	if (ret)
 		goto err_class;
-	ret = add_cdev(&ctl_cdev, NV_MINOR_CTL, 1);
+	ret = add_cdev(&ctl_cdev, NV_CTL, 1);
 	if (ret)
 		goto err_gpu;
 	ret = make_nodes();
@@ -385,19 +376,19 @@ err_gpu:
 err_class:
 	class_destroy(nv_class);
 err_ctl_region:
-	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_CTL), 1);
 err_region:
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_GPU_MAX + 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_GPU_MAX + 1);
 	return ret;
 }
 
 void fwd_chardev_exit(void)
 {
 	remove_nodes(fwd_gpu_count);
-	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_MINOR_CTL));
+	device_destroy(nv_class, MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_CTL));
 	cdev_del(&ctl_cdev);
 	cdev_del(&gpu_cdev);
 	class_destroy(nv_class);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_GPU_MAX + 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_CTL), 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_GPU_MAX + 1);
 }

@@ -108,14 +108,14 @@ static void run_same(u8 *u, u32 nr, u32 size, u32 status_at)
 static void run_alloc(u8 *u)
 {
 	const struct cgpu_abi *abi = cgpu_call_abi(fwd_branch);
-	u8 top[48] = {};
+	u8 top[sizeof(struct nvos64)] = {};
 	u32 status;
 
-	memcpy(top, u, 24);
-	put32(top, 32, get32(u, abi->op_alloc_params_size));
-	status = run(get32(u, 0), 0x2b, top, sizeof(top));
+	memcpy(top, u, AT(nvos64, pRightsRequested));
+	put32(top, AT(nvos64, paramsSize), get32(u, abi->op_alloc_params_size));
+	status = run(get32(u, 0), NV_ESC_RM_ALLOC, top, sizeof(top));
 	put32(u, NVOS_H_NEW, get32(top, NVOS_H_NEW));
-	put32(u, abi->op_alloc_status, status == NV_OK ? get32(top, 40) : status);
+	put32(u, abi->op_alloc_status, status == NV_OK ? get32(top, AT(nvos64, status)) : status);
 }
 
 /* Utilisation samples name processes of the host: the guest's names go there. */
@@ -124,31 +124,32 @@ static void rename_samples(u8 *params, u32 size)
 	const struct cgpu_abi *abi = cgpu_call_abi(fwd_branch);
 	u32 at, tgid;
 
-	for (at = NV_UTIL_SAMPLES + abi->util_pid; at + 4 <= size; at += abi->util_stride) {
+	for (at = AT(nv_util_samples, samples) + abi->util_pid; at + 4 <= size; at += abi->util_stride) {
 		tgid = fwd_process_tgid(get32(params, at));
 		if (tgid)
 			put32(params, at, tgid);
 	}
 }
 
-noinline void rm_kernel_rmapi_op(void *sp, void *op)
+noinline void rm_kernel_rmapi_op(struct nvidia_stack_s *sp, void *op)
 {
-	u8 *u = op + 8;
+	u8 *u = op + AT(nv_kernel_op, params);
 
 	switch (get32(op, 0)) {
 	case NV01_FREE:
-		run_same(u, 0x29, 16, 12);
+		run_same(u, NV_ESC_RM_FREE, sizeof(struct nvos00), AT(nvos00, status));
 		break;
 	case NV04_ALLOC:
 		run_alloc(u);
 		break;
 	case NV04_CONTROL:
-		run_same(u, 0x2a, 32, 28);
-		if (get32(u, NVOS54_CMD) == NV2080_CTRL_PERF_UTIL_SAMPLES && get32(u, 28) == NV_OK)
-			rename_samples((u8 *)(uintptr_t)get64(u, NVOS54_PARAMS), get32(u, NVOS54_PARAMS_SIZE));
+		run_same(u, NV_ESC_RM_CONTROL, sizeof(struct nvos54), AT(nvos54, status));
+		if (get32(u, AT(nvos54, cmd)) == NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 &&
+		    get32(u, AT(nvos54, status)) == NV_OK)
+			rename_samples((u8 *)(uintptr_t)get64(u, AT(nvos54, params)), get32(u, AT(nvos54, paramsSize)));
 		break;
 	case NV04_SHARE:
-		run_same(u, 0x35, 24, 20);
+		run_same(u, NV_ESC_RM_SHARE, sizeof(struct nvos57), AT(nvos57, status));
 		break;
 	default:
 		fwd_not_forwarded("operation of a kernel client", get32(op, 0));
@@ -211,7 +212,7 @@ int fwd_pin(struct fwd_file *f, struct fwd_call *call, u64 address, u64 bytes, u
 		kvfree(s);
 		return -ENOMEM;
 	}
-	ret = os_lock_user_pages((void *)first, count, &pages, NV_LOCK_USER_PAGES_WRITE) == NV_OK ? 0 : -EFAULT;
+	ret = os_lock_user_pages((void *)first, count, &pages, NV_LOCK_USER_PAGES_FLAGS_WRITE_YES) == NV_OK ? 0 : -EFAULT;
 	pins->pages = pages;
 	pins->count = count;
 	pins->task = current;

@@ -17,7 +17,8 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
-#include "core/nv_abi.h"
+#include "nvabi.h"
+#include "rm_ops.h"
 #include "wire.h"
 
 #define FWD_GPUS_MAX	32
@@ -176,18 +177,16 @@ int fwd_map(struct vm_area_struct *vma, int host_fd, u64 offset);
 u32 rm_ioctl(void *sp, struct fwd_state *nv, struct fwd_file *f, u32 cmd, void *arg, u32 size);
 u32 os_memcpy_from_user(void *to, const void __user *from, u32 n);
 u32 os_memcpy_to_user(void __user *to, const void *from, u32 n);
-#define NV_LOCK_USER_PAGES_WRITE 1
 u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flags);
 u32 os_unlock_user_pages(u64 count, void *pages);
 struct fwd_file *nv_get_file_private(s32 fd, u8 ctl, void **priv);
 void nv_put_file_private(void *priv);
 u32 nv_is_gpu_accessible(struct fwd_state *nv);
 u32 nv_dma_buf_export(struct fwd_state *nv, void *params);
-void rm_kernel_rmapi_op(void *sp, void *op);
+void rm_kernel_rmapi_op(struct nvidia_stack_s *sp, void *op);
 struct fwd_state *nv_get_adapter_state(u32 domain, u8 bus, u8 slot);
 u32 nv_get_dev_minor(struct fwd_state *nv);
-struct rm_ops;
-u32 nvidia_get_rm_ops(struct rm_ops *ops);
+u32 nvidia_get_rm_ops(struct nv_rm_ops *ops);
 int nvidia_p2p_put_pages(u64 token, u32 space, u64 address, void *table);
 
 /* Where the parameters of a call are: of a process, or the kernel's. */

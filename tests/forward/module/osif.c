@@ -14,12 +14,12 @@
 
 noinline u32 os_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
-	return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	return copy_from_user(to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
 }
 
 noinline u32 os_memcpy_to_user(void __user *to, const void *from, u32 n)
 {
-	return copy_to_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	return copy_to_user(to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
 }
 
 noinline u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flags)
@@ -30,7 +30,7 @@ noinline u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flag
 	if (!list)
 		return NV_ERR_NO_MEMORY;
 	pinned = pin_user_pages_fast((unsigned long)address, count,
-				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_WRITE ? FOLL_WRITE : 0), list);
+				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_FLAGS_WRITE_YES ? FOLL_WRITE : 0), list);
 	if (pinned == count) {
 		*pages = list;
 		return NV_OK;
@@ -38,7 +38,7 @@ noinline u32 os_lock_user_pages(void *address, u64 count, void **pages, u32 flag
 	if (pinned > 0)
 		unpin_user_pages(list, pinned);
 	kvfree(list);
-	return NV_ERR_ADDRESS;
+	return NV_ERR_INVALID_ADDRESS;
 }
 
 noinline u32 os_unlock_user_pages(u64 count, void *pages)
@@ -56,7 +56,7 @@ noinline struct fwd_file *nv_get_file_private(s32 fd, u8 ctl, void **priv)
 	if (!file)
 		return NULL;
 	rdev = file_inode(file)->i_rdev;
-	if (MAJOR(rdev) != NV_MAJOR || (MINOR(rdev) == NV_MINOR_CTL) != !!ctl) {
+	if (MAJOR(rdev) != NV_MAJOR_DEVICE_NUMBER || (MINOR(rdev) == NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE) != !!ctl) {
 		fput(file);
 		return NULL;
 	}
@@ -82,7 +82,7 @@ noinline struct fwd_state *nv_get_adapter_state(u32 domain, u8 bus, u8 slot)
 
 noinline u32 nv_get_dev_minor(struct fwd_state *nv)
 {
-	return nv->gpu ? nv->gpu->minor : NV_MINOR_CTL;
+	return nv->gpu ? nv->gpu->minor : NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE;
 }
 
 static int match_state(const void *nv, struct file *file, unsigned int fd)
@@ -100,61 +100,36 @@ noinline u32 nv_is_gpu_accessible(struct fwd_state *nv)
 /* A dma-buf of the host is no file of the guest. */
 noinline u32 nv_dma_buf_export(struct fwd_state *nv, void *params)
 {
-	fwd_not_forwarded("escape", 217);
+	fwd_not_forwarded("escape", NV_ESC_EXPORT_TO_DMABUF_FD);
 	return NV_ERR_NOT_SUPPORTED;
 }
 
 /* ---- the interface for kernel clients: nv-modeset-interface.h ---- */
 
-struct rm_ops {
-	const char *version_string;
-	struct {
-		u8 allow_write_combining;
-	} system_info;
-	int (*alloc_stack)(void **sp);
-	void (*free_stack)(void *sp);
-	u32 (*enumerate_gpus)(void *info);
-	int (*open_gpu)(u32 gpu_id, void *sp, u8 reset_aware);
-	void (*close_gpu)(u32 gpu_id, void *sp, u8 reset_aware);
-	void (*op)(void *sp, void *op);
-	int (*set_callbacks)(const void *callbacks);
-};
-
-struct gpu_info {
-	u32 gpu_id;
-	struct {
-		u32 domain;
-		u8 bus, slot, function;
-	} pci;
-	u8 needs_numa_setup;
-	void *os_device_ptr;
-};
-
-static int alloc_stack(void **sp)
+static int alloc_stack(struct nvidia_stack_s **sp)
 {
 	*sp = NULL;
 	return 0;
 }
 
-static void free_stack(void *sp)
+static void free_stack(struct nvidia_stack_s *sp)
 {
 }
 
-static u32 enumerate_gpus(void *infos)
+static u32 enumerate_gpus(struct nv_gpu_info *info)
 {
-	struct gpu_info *info = infos;
 	u32 i;
 
 	for (i = 0; i < fwd_gpu_count; i++)
-		info[i] = (struct gpu_info){
+		info[i] = (struct nv_gpu_info){
 			.gpu_id = fwd_gpus[i].gpu_id,
-			.pci = { fwd_gpus[i].domain, fwd_gpus[i].bus, fwd_gpus[i].slot, fwd_gpus[i].function },
+			.pci_info = { fwd_gpus[i].domain, fwd_gpus[i].bus, fwd_gpus[i].slot, fwd_gpus[i].function },
 		};
 	return fwd_gpu_count;
 }
 
 /* nvforwardd's process for the kernel has every GPU open already. Before 595 the last argument is not there. */
-static int open_gpu(u32 gpu_id, void *sp, u8 reset_aware)
+static int open_gpu(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware)
 {
 	u32 i;
 
@@ -164,7 +139,7 @@ static int open_gpu(u32 gpu_id, void *sp, u8 reset_aware)
 	return -ENODEV;
 }
 
-static void close_gpu(u32 gpu_id, void *sp, u8 reset_aware)
+static void close_gpu(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware)
 {
 }
 
@@ -173,19 +148,19 @@ static int set_callbacks(const void *callbacks)
 	return 0;
 }
 
-noinline u32 nvidia_get_rm_ops(struct rm_ops *ops)
+noinline u32 nvidia_get_rm_ops(struct nv_rm_ops *ops)
 {
 	if (strcmp(ops->version_string, fwd_version)) {
 		ops->version_string = fwd_version;
 		return NV_ERR_GENERIC;
 	}
-	*ops = (struct rm_ops){
+	*ops = (struct nv_rm_ops){
 		.version_string = fwd_version,
 		.alloc_stack = alloc_stack,
 		.free_stack = free_stack,
 		.enumerate_gpus = enumerate_gpus,
-		.open_gpu = open_gpu,
-		.close_gpu = close_gpu,
+		.open_gpu_595 = open_gpu,
+		.close_gpu_595 = close_gpu,
 		.op = rm_kernel_rmapi_op,
 		.set_callbacks = set_callbacks,
 	};

@@ -7,19 +7,6 @@
 #include "core/nv_call.h"
 #include "forward.h"
 
-#define ESC_ALLOC_MEMORY	0x27u
-#define ESC_FREE		0x29u
-#define ESC_CONTROL		0x2au
-#define ESC_ALLOC		0x2bu
-#define ESC_IDLE_CHANNELS	0x41u
-#define ESC_VID_HEAP		0x4au
-#define ESC_ACCESS_REGISTRY	0x4du
-#define ESC_GET_EVENT_DATA	0x52u
-#define OS_DESCRIPTOR		0x71u
-#define DEVICE			0x80u
-#define VID_HEAP_OS_DESCRIPTOR	27u
-#define ALLOC_MEMORY_ADDRESS	24u	/* NVOS02 */
-#define ALLOC_MEMORY_STATUS	40u
 
 /* ---- lists behind a pointer in a control's parameters ---- */
 
@@ -147,7 +134,7 @@ static u32 add_file(struct rm_call *c, u32 buf, u32 at, u32 kind)
 	if (!named && kind != CGPU_FD_CTL)
 		named = nv_get_file_private(number, false, &priv);
 	if (!named)
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	n = fwd_add_fd(c->call, named->host_fd, buf, at);
 	if (n < 0) {
 		nv_put_file_private(priv);
@@ -160,15 +147,15 @@ static u32 add_file(struct rm_call *c, u32 buf, u32 at, u32 kind)
 
 static u32 add_control(struct rm_call *c)
 {
-	u32 cmd = get32(c->top, NVOS54_CMD), status = NV_OK, params;
+	u32 cmd = get32(c->top, AT(nvos54, cmd)), status = NV_OK, params;
 	const struct cgpu_control *row = cgpu_call_control(fwd_branch, cmd);
 
-	params = add_behind(c, get64(c->top, NVOS54_PARAMS), get32(c->top, NVOS54_PARAMS_SIZE), 0, NVOS54_PARAMS,
+	params = add_behind(c, get64(c->top, AT(nvos54, params)), get32(c->top, AT(nvos54, paramsSize)), 0, AT(nvos54, params),
 			    &status);
 	if (!params || status != NV_OK)
 		return status;
 	status = add_embedded(c, cmd, params);
-	if (status == NV_OK && row && row->fd_kind && row->fd_at + 4 <= get32(c->top, NVOS54_PARAMS_SIZE))
+	if (status == NV_OK && row && row->fd_kind && row->fd_at + 4 <= get32(c->top, AT(nvos54, paramsSize)))
 		status = add_file(c, params, row->fd_at, row->fd_kind);
 	return status;
 }
@@ -181,19 +168,19 @@ static u32 add_alloc(struct rm_call *c)
 	const struct cgpu_class *row = cgpu_call_class(fwd_branch, cls);
 
 	bytes = get32(c->top, rights ? 32 : 24) ?: row ? row->params_size : 0;
-	if (get64(c->top, NVOS64_PARAMS) && !bytes) {
+	if (get64(c->top, AT(nvos64, pAllocParms)) && !bytes) {
 		fwd_not_forwarded("parameters of class", cls);
-		put64(fwd_buf(c->call, 0), NVOS64_PARAMS, 0);
+		put64(fwd_buf(c->call, 0), AT(nvos64, pAllocParms), 0);
 	}
-	params = add_behind(c, get64(c->top, NVOS64_PARAMS), bytes, 0, NVOS64_PARAMS, &status);
+	params = add_behind(c, get64(c->top, AT(nvos64, pAllocParms)), bytes, 0, AT(nvos64, pAllocParms), &status);
 	if (status == NV_OK && rights)
 		add_behind(c, get64(c->top, 24), 4, 0, 24, &status);
 	/* The driver looks for a file of the GPU in the caller's table, and nvforwardd has them all. */
-	if (status == NV_OK && c->f && cls == DEVICE && params) {
+	if (status == NV_OK && c->f && cls == NV01_DEVICE_0 && params) {
 		u32 device = get32(fwd_buf(c->call, params), 0);
 
 		if (device < fwd_gpu_count && !nv_is_gpu_accessible(&fwd_states[device]))
-			status = NV_ERR_PERMISSIONS;
+			status = NV_ERR_INSUFFICIENT_PERMISSIONS;
 	}
 	return status;
 }
@@ -201,12 +188,12 @@ static u32 add_alloc(struct rm_call *c)
 /* The pages of @current behind an OS descriptor; of another class there is nothing behind the pointer. */
 static u32 add_alloc_memory(struct rm_call *c)
 {
-	u64 address = get64(c->top, ALLOC_MEMORY_ADDRESS), bytes = get64(c->top, 32) + 1;
+	u64 address = get64(c->top, AT(nvos02, pMemory)), bytes = get64(c->top, AT(nvos02, limit)) + 1;
 
-	if (get32(c->top, NVOS_H_CLASS) != OS_DESCRIPTOR)
+	if (get32(c->top, NVOS_H_CLASS) != NV01_MEMORY_SYSTEM_OS_DESCRIPTOR)
 		return NV_OK;
-	if (!c->f || fwd_pin(c->f, c->call, address, bytes, 0, ALLOC_MEMORY_ADDRESS))
-		return NV_ERR_ADDRESS;
+	if (!c->f || fwd_pin(c->f, c->call, address, bytes, 0, AT(nvos02, pMemory)))
+		return NV_ERR_INVALID_ADDRESS;
 	c->pinned = true;
 	return NV_OK;
 }
@@ -215,12 +202,12 @@ static u32 add_alloc_memory(struct rm_call *c)
 static bool is_of_its_size(u32 nr, u32 size)
 {
 	switch (nr) {
-	case ESC_ALLOC_MEMORY:
-	case ESC_FREE:
-	case ESC_CONTROL:
-	case ESC_ALLOC:
-	case ESC_VID_HEAP:
-	case ESC_GET_EVENT_DATA:
+	case NV_ESC_RM_ALLOC_MEMORY:
+	case NV_ESC_RM_FREE:
+	case NV_ESC_RM_CONTROL:
+	case NV_ESC_RM_ALLOC:
+	case NV_ESC_RM_VID_HEAP_CONTROL:
+	case NV_ESC_RM_GET_EVENT_DATA:
 		return cgpu_call_escape(fwd_branch, nr, size, CGPU_NODE_CTL | CGPU_NODE_GPU);
 	}
 	return true;
@@ -232,24 +219,24 @@ static u32 add_all(struct rm_call *c)
 	u32 status = NV_OK;
 
 	switch (c->nr) {
-	case ESC_CONTROL:
+	case NV_ESC_RM_CONTROL:
 		return add_control(c);
-	case ESC_ALLOC:
+	case NV_ESC_RM_ALLOC:
 		return add_alloc(c);
-	case ESC_ALLOC_MEMORY:
+	case NV_ESC_RM_ALLOC_MEMORY:
 		status = add_alloc_memory(c);
 		if (get32(c->top, NVOS_H_CLASS) != NV01_MEMORY_SYSTEM)
 			return status;
 		break;
-	case ESC_GET_EVENT_DATA:
+	case NV_ESC_RM_GET_EVENT_DATA:
 		add_behind(c, get64(c->top, 0), 16, 0, 0, &status);
 		return status;
-	case ESC_VID_HEAP:
-		if (get32(c->top, NVOS32_FUNCTION) != VID_HEAP_OS_DESCRIPTOR)
+	case NV_ESC_RM_VID_HEAP_CONTROL:
+		if (get32(c->top, AT(nvos32, function)) != NVOS32_FUNCTION_ALLOC_OS_DESCRIPTOR)
 			return NV_OK;
 		fallthrough;
-	case ESC_IDLE_CHANNELS:
-	case ESC_ACCESS_REGISTRY:
+	case NV_ESC_RM_IDLE_CHANNELS:
+	case NV_ESC_RM_ACCESS_REGISTRY:
 		fwd_not_forwarded("escape", c->nr);
 		return NV_ERR_NOT_SUPPORTED;
 	}
@@ -281,9 +268,9 @@ static u32 copy_out(struct rm_call *c)
 static void keep_pages(struct rm_call *c, bool returned)
 {
 	u8 *top = fwd_buf(c->call, 0);
-	bool made = returned && get32(top, ALLOC_MEMORY_STATUS) == NV_OK;
+	bool made = returned && get32(top, AT(nvos02, status)) == NV_OK;
 
-	put64(top, ALLOC_MEMORY_ADDRESS, get64(c->top, ALLOC_MEMORY_ADDRESS));
+	put64(top, AT(nvos02, pMemory), get64(c->top, AT(nvos02, pMemory)));
 	fwd_pin_keep(c->f, made ? get32(top, NVOS_H_ROOT) : 0, made ? get32(top, NVOS_H_NEW) : 0);
 }
 
@@ -294,12 +281,12 @@ static void note(struct rm_call *c, const struct cgpu_escape *row)
 
 	if (!c->f || !row || (row->status_at && get32(top, row->status_at) != NV_OK))
 		return;
-	if (c->nr == ESC_ALLOC) {
+	if (c->nr == NV_ESC_RM_ALLOC) {
 		const struct cgpu_class *cls = cgpu_call_class(fwd_branch, get32(top, NVOS_H_CLASS));
 
 		if (cls && cls->kind == CGPU_KIND_CLIENT)
 			fwd_client_add(get32(top, NVOS_H_NEW), c->f);
-	} else if (c->nr == ESC_FREE) {
+	} else if (c->nr == NV_ESC_RM_FREE) {
 		if (get32(top, 8) == get32(top, NVOS_H_ROOT))
 			fwd_client_remove(get32(top, NVOS_H_ROOT));
 		fwd_pin_drop(c->f, get32(top, NVOS_H_ROOT), get32(top, 8));
@@ -329,7 +316,7 @@ u32 fwd_escape(struct fwd_process *p, struct fwd_file *f, int host_fd, u32 nr, u
 	ret = fwd_run(p, c->call);
 	status = ret ? NV_ERR_GENERIC : NV_OK;
 	if (ret == -EFAULT)
-		status = NV_ERR_ADDRESS;
+		status = NV_ERR_INVALID_ADDRESS;
 	if (c->pinned)
 		keep_pages(c, !ret);
 	if (!ret) {
@@ -354,7 +341,7 @@ noinline u32 rm_ioctl(void *sp, struct fwd_state *nv, struct fwd_file *f, u32 cm
 	u32 status;
 
 	if (!is_of_its_size(cmd, size))
-		return NV_ERR_ARGUMENT;
+		return NV_ERR_INVALID_ARGUMENT;
 	p = fwd_file_user(f);
 	if (!p)
 		return NV_ERR_NO_MEMORY;

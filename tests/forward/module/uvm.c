@@ -14,7 +14,7 @@
 #define OLD_GPUS_MAX	32u
 #define GPUS_MAX	256u
 
-struct uvm_range {
+struct fwd_range {
 	struct list_head node;	/* v->lock */
 	u64 base, bytes;
 	bool pool;
@@ -60,9 +60,9 @@ static u32 forward_status(struct fwd_uvm *v, u32 nr, void *params)
 
 /* ---- ranges ---- */
 
-static struct uvm_range *range_at_locked(struct fwd_uvm *v, u64 base)
+static struct fwd_range *range_at_locked(struct fwd_uvm *v, u64 base)
 {
-	struct uvm_range *r;
+	struct fwd_range *r;
 
 	lockdep_assert_held(&v->lock);
 	list_for_each_entry(r, &v->ranges, node)
@@ -73,7 +73,7 @@ static struct uvm_range *range_at_locked(struct fwd_uvm *v, u64 base)
 
 static void note_range(struct fwd_uvm *v, u64 base, u64 bytes, bool pool)
 {
-	struct uvm_range *r = kzalloc(sizeof(*r), GFP_KERNEL | __GFP_NOFAIL);
+	struct fwd_range *r = kzalloc(sizeof(*r), GFP_KERNEL | __GFP_NOFAIL);
 
 	r->base = base;
 	r->bytes = bytes;
@@ -86,7 +86,7 @@ static void note_range(struct fwd_uvm *v, u64 base, u64 bytes, bool pool)
 /* Its size, or 0. */
 static u64 drop_range(struct fwd_uvm *v, u64 base)
 {
-	struct uvm_range *r;
+	struct fwd_range *r;
 	u64 bytes = 0;
 
 	mutex_lock(&v->lock);
@@ -102,7 +102,7 @@ static u64 drop_range(struct fwd_uvm *v, u64 base)
 
 static bool is_pool(struct fwd_uvm *v, u64 base, u64 bytes)
 {
-	struct uvm_range *r;
+	struct fwd_range *r;
 	bool found;
 
 	mutex_lock(&v->lock);
@@ -117,10 +117,7 @@ static bool is_pool(struct fwd_uvm *v, u64 base, u64 bytes)
 /* The process that maps the file is not the one that makes the calls: the space belongs to none. */
 noinline u32 uvm_va_space_create(void *mapping, struct fwd_uvm *v, u64 flags)
 {
-	struct {
-		u64 flags;
-		u32 status, pad;
-	} params = { .flags = flags | UVM_INIT_FLAGS_MULTI_PROCESS };
+	struct uvm_init params = { .flags = flags | UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE };
 	u32 status = forward_status(v, UVM_INITIALIZE, &params);
 
 	if (status == NV_OK)
@@ -275,7 +272,7 @@ static s64 map_external(struct uvm_call *c)
 	s64 ret;
 
 	if (count > gpus_max)
-		return answer(c, NV_ERR_ARGUMENT);
+		return answer(c, NV_ERR_INVALID_ARGUMENT);
 	for (i = 0; i < count && status == NV_OK; i++)
 		status = fwd_hold_memory(client, memory, c->params + PER_GPU_AT + i * PER_GPU_BYTES, base, bytes,
 					 &taken);
@@ -433,7 +430,7 @@ static int uvm_release(struct inode *inode, struct file *file)
 {
 	struct fwd_file *f = file->private_data;
 	struct fwd_uvm *v = f->uvm;
-	struct uvm_range *r, *next;
+	struct fwd_range *r, *next;
 
 	fwd_file_close(f);
 	fwd_hold_drop_all(v);

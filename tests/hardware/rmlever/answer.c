@@ -71,7 +71,7 @@ int answer_before(const struct call *call)
 		answer_note("mm_initialize pid=%d status=0x%x\n", getpid(), mm_status);
 		return ANSWERED;
 	}
-	if (call->nr != ESC_RM_ALLOC || call->size < 32)
+	if (call->nr != NV_ESC_RM_ALLOC || call->size < 32)
 		return table_before(call);
 	for (unsigned int i = 0; i < refused_count; i++) {
 		uint32_t status = NV_ERR_INVALID_CLASS;
@@ -92,8 +92,12 @@ static unsigned int rewrite(unsigned char *list, uint32_t entries)
 
 	for (uint32_t i = 0; i < entries && i < 128; i++, list += 8) {
 		switch (word_at(list)) {
-		case FB_RAM_SIZE: case FB_TOTAL_RAM_SIZE: case FB_HEAP_SIZE: case FB_USABLE_RAM_SIZE:
-		case FB_HEAP_FREE: case FB_LARGEST_FREE:
+		case NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE:
+		case NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE:
+		case NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE:
+		case NV2080_CTRL_FB_INFO_INDEX_USABLE_RAM_SIZE:
+		case NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE:
+		case NV2080_CTRL_FB_INFO_INDEX_LARGEST_FREE_REGION_SIZE_KB:
 			if (word_at(list + 4) <= total_kib)
 				continue;
 			memcpy(list + 4, &total_kib, 4);
@@ -110,13 +114,13 @@ void answer_after(const struct call *call)
 	uint32_t cmd;
 
 	table_after(call);
-	if (!total_kib || call->nr != ESC_RM_CONTROL || call->size < 32 || word_at(call->arg + 28))
+	if (!total_kib || call->nr != NV_ESC_RM_CONTROL || call->size < 32 || word_at(call->arg + 28))
 		return;
 	cmd = word_at(call->arg + 8);
 	params = (unsigned char *)(uintptr_t)long_at(call->arg + 16);
-	if (cmd == CTRL_FB_GET_INFO_V2)
+	if (cmd == NV2080_CTRL_CMD_FB_GET_INFO_V2)
 		changed = rewrite(params + 4, word_at(params));
-	else if (cmd == CTRL_FB_GET_INFO)
+	else if (cmd == NV2080_CTRL_CMD_FB_GET_INFO)
 		changed = rewrite((unsigned char *)(uintptr_t)long_at(params + 8), word_at(params));
 	if (changed)
 		answer_note("totals pid=%d entries=%u\n", getpid(), changed);

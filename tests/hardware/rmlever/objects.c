@@ -16,11 +16,11 @@ enum kind object_kind(const struct object *o)
 	switch (o->class_id) {
 	case 0: case 1: case 0x41:
 		return CLIENT;
-	case CLASS_DEVICE:
+	case NV01_DEVICE_0:
 		return DEVICE;
-	case CLASS_SUBDEVICE:
+	case NV20_SUBDEVICE_0:
 		return SUBDEVICE;
-	case CLASS_TSG:
+	case KEPLER_CHANNEL_GROUP_A:
 		return TSG;
 	}
 	/* Every GPFIFO class from Fermi on: 906f, a06f, ... c86f, ca6f. */

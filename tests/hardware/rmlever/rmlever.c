@@ -18,8 +18,6 @@
 
 #include "rmlever.h"
 
-#define NV_MAJOR	195
-#define CTL_MINOR	255
 #define UVM_MINOR	0
 
 unsigned int driver_branch;
@@ -103,8 +101,8 @@ static bool is_node(int fd, bool *uvm, bool *ctl)
 	if (fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode))
 		return false;
 	*uvm = uvm_device && st.st_rdev == uvm_device;
-	*ctl = st.st_rdev == makedev(NV_MAJOR, CTL_MINOR);
-	return *uvm || major(st.st_rdev) == NV_MAJOR;
+	*ctl = st.st_rdev == makedev(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE);
+	return *uvm || major(st.st_rdev) == NV_MAJOR_DEVICE_NUMBER;
 }
 
 static struct call unwrap(int fd, bool uvm, bool ctl, unsigned long request, void *arg)
@@ -113,7 +111,7 @@ static struct call unwrap(int fd, bool uvm, bool ctl, unsigned long request, voi
 
 	call.nr = uvm ? request : _IOC_NR(request);
 	call.size = uvm ? 0 : _IOC_SIZE(request);
-	if (!uvm && call.nr == ESC_IOCTL_XFER_CMD && call.size >= 16) {
+	if (!uvm && call.nr == NV_ESC_IOCTL_XFER_CMD && call.size >= 16) {
 		call.nr = word_at(call.arg);
 		call.size = word_at(call.arg + 4);
 		call.arg = (unsigned char *)(uintptr_t)long_at(call.arg + 8);
@@ -169,9 +167,9 @@ int ioctl(int fd, unsigned long request, ...)
 	ret = real_ioctl(fd, request, arg);
 	err = errno;
 	if (ret == 0 && !uvm) {
-		if (call.nr == ESC_RM_ALLOC)
+		if (call.nr == NV_ESC_RM_ALLOC)
 			objects_alloc(fd, call.arg, call.size);
-		else if (call.nr == ESC_RM_FREE)
+		else if (call.nr == NV_ESC_RM_FREE)
 			objects_free(call.arg);
 		answer_after(&call);
 	}

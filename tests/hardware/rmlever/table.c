@@ -12,7 +12,7 @@
 
 #include "rmlever.h"
 
-#include "nv_abi.h"
+#include "nv_struct.h"
 #include "nv_answer.h"
 #include "nv_call.h"
 
@@ -55,7 +55,8 @@ void table_init(void)
 	on = table;
 	watching = table && strcmp(table, "watch") == 0;
 	managed = table && strcmp(table, "account") == 0;
-	space_flags = number("RMLEVER_SPACE_FLAGS", UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS);
+	space_flags = number("RMLEVER_SPACE_FLAGS",
+			     UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE);
 	mm_status = number("RMLEVER_MM_STATUS", NV_WARN_NOTHING_TO_DO);
 	allowed_count = hex_list(getenv("RMLEVER_ALLOW"), allowed, LIST_MAX);
 	empty_count = hex_list(getenv("RMLEVER_EMPTY"), empty, LIST_MAX);
@@ -84,7 +85,7 @@ static void set_status(unsigned char *arg, uint32_t at, uint32_t status)
 
 static int answer_control(const struct call *call, uint32_t cmd, uint32_t status)
 {
-	set_status(call->arg, NVOS54_STATUS, status);
+	set_status(call->arg, AT(nvos54, status), status);
 	return status ? refuse("control", cmd) : ANSWERED;
 }
 
@@ -92,7 +93,7 @@ static int no_pids(const struct call *call, uint32_t cmd, unsigned char *params,
 {
 	uint32_t count = word_at(params);
 
-	if (cmd == CTRL_GET_PIDS)
+	if (cmd == NV2080_CTRL_CMD_GPU_GET_PIDS)
 		memset(params + 8, 0, size - 8);
 	else
 		for (uint32_t i = 0; i < count && i < 200; i++)
@@ -102,8 +103,8 @@ static int no_pids(const struct call *call, uint32_t cmd, unsigned char *params,
 
 static int control(const struct call *call)
 {
-	uint32_t cmd = word_at(call->arg + NVOS54_CMD), size = word_at(call->arg + NVOS54_PARAMS_SIZE);
-	unsigned char *params = (unsigned char *)(uintptr_t)long_at(call->arg + NVOS54_PARAMS);
+	uint32_t cmd = word_at(call->arg + AT(nvos54, cmd)), size = word_at(call->arg + AT(nvos54, paramsSize));
+	unsigned char *params = (unsigned char *)(uintptr_t)long_at(call->arg + AT(nvos54, params));
 	const struct cgpu_control *row = cgpu_call_control(table_branch(), cmd);
 	uint64_t us = TIMESLICE_US;
 
@@ -127,7 +128,8 @@ static int control(const struct call *call)
 	case CGPU_PEERS:	/* one GPU */
 		return answer_control(call, cmd, cgpu_call_not_there(cmd, params, size) ? 0 : NV_ERR_NOT_SUPPORTED);
 	case CGPU_SHARE_POLICY:
-		return cgpu_call_share_stays(word_at(params + NV_SHARE_TYPE) & 0xffff) ? FORWARD : answer_control(call, cmd, 0);
+		return cgpu_call_share_stays(word_at(params + AT(nv_share_policy, type)) & 0xffff) ?
+			FORWARD : answer_control(call, cmd, 0);
 	case CGPU_READ_THERMAL:
 		return cgpu_call_thermal_reads(params, size) ? FORWARD :
 			answer_control(call, cmd, NV_ERR_NOT_SUPPORTED);
@@ -188,9 +190,9 @@ int table_before(const struct call *call)
 		if (refuse("escape", call->nr) != FORWARD)
 			return -EINVAL;
 	}
-	if (call->nr == ESC_RM_CONTROL && call->size >= 32)
+	if (call->nr == NV_ESC_RM_CONTROL && call->size >= 32)
 		return control(call);
-	return call->nr == ESC_RM_ALLOC && call->size >= 32 ? alloc(call) : FORWARD;
+	return call->nr == NV_ESC_RM_ALLOC && call->size >= 32 ? alloc(call) : FORWARD;
 }
 
 /* ---- classes whose mappings show zeros ---- */
@@ -209,12 +211,12 @@ void table_after(const struct call *call)
 
 	if (!on || watching || call->uvm)
 		return;
-	if (call->nr == ESC_RM_ALLOC && call->size >= 32 && !word_at(call->arg + alloc_status_at(call->size)) &&
+	if (call->nr == NV_ESC_RM_ALLOC && call->size >= 32 && !word_at(call->arg + alloc_status_at(call->size)) &&
 	    shows_zeros(word_at(call->arg + 12)) && empty_object_count < LIST_MAX) {
 		empty_objects[empty_object_count].client = word_at(call->arg);
 		empty_objects[empty_object_count++].handle = word_at(call->arg + 8);
 	}
-	if (call->nr != ESC_RM_MAP_MEMORY || call->size < 56 || word_at(call->arg + 40))
+	if (call->nr != NV_ESC_RM_MAP_MEMORY || call->size < 56 || word_at(call->arg + 40))
 		return;
 	client = word_at(call->arg);
 	handle = word_at(call->arg + 8);

@@ -151,15 +151,15 @@ static bool more(double start)
 
 /* ---- allocations ---- */
 
-static struct nv_memory_params params[2];	/* small, big */
+static struct nv_mem_params params[2];	/* small, big */
 
 /* Does the memory reach beyond the small size? The driver checks the range of a mapping. */
 static bool is_big(struct rm_gpu *gpu, uint32_t memory)
 {
 	struct rm *rm = gpu->rm;
-	struct nv_map_memory arg = {
-		.client = rm->client, .device = gpu->device, .memory = memory,
-		.offset = opt.small, .length = 4096,
+	struct nvos33_fd arg = {
+		.params.hClient = rm->client, .params.hDevice = gpu->device, .params.hMemory = memory,
+		.params.offset = opt.small, .params.length = 4096,
 	};
 	struct nv_register_fd reg = { .ctl_fd = rm->ctl };
 	char path[96];
@@ -167,16 +167,16 @@ static bool is_big(struct rm_gpu *gpu, uint32_t memory)
 
 	snprintf(path, sizeof(path), "%s/nvidia%u", rm->dir, gpu->info.minor);
 	arg.fd = open(path, O_RDWR | O_CLOEXEC);
-	if (arg.fd < 0 || ioctl(arg.fd, _IOWR('F', ESC_REGISTER_FD, reg), &reg) < 0) {
+	if (arg.fd < 0 || ioctl(arg.fd, _IOWR('F', NV_ESC_REGISTER_FD, reg), &reg) < 0) {
 		perror(path);
 		exit(1);
 	}
-	big = !ioctl(rm->ctl, _IOWR('F', ESC_RM_MAP_MEMORY, arg), &arg) && !arg.status;
+	big = !ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_MAP_MEMORY, arg), &arg) && !arg.params.status;
 	close(arg.fd);
 	return big;
 }
 
-static void set_params(struct nv_memory_params *p, uint32_t owner, uint64_t size)
+static void set_params(struct nv_mem_params *p, uint32_t owner, uint64_t size)
 {
 	memset(p, 0, sizeof(*p));
 	p->owner = owner;
@@ -185,7 +185,7 @@ static void set_params(struct nv_memory_params *p, uint32_t owner, uint64_t size
 	p->size = size;
 }
 
-static void settle_alloc(struct rm_gpu *gpu, struct nv_alloc *arg, int ret)
+static void settle_alloc(struct rm_gpu *gpu, struct nvos64 *arg, int ret)
 {
 	count.calls++;
 	if (ret < 0 || arg->status) {
@@ -193,11 +193,11 @@ static void settle_alloc(struct rm_gpu *gpu, struct nv_alloc *arg, int ret)
 		count.last_refusal = ret < 0 ? 0 : arg->status;
 		return;
 	}
-	if (is_big(gpu, arg->handle))
+	if (is_big(gpu, arg->hObjectNew))
 		count.flipped++;
 	else
 		count.first++;
-	rm_free(gpu->rm, gpu->device, arg->handle);
+	rm_free(gpu->rm, gpu->device, arg->hObjectNew);
 }
 
 /* The changing argument: the params, or the call's own struct with its pointer to them. */
@@ -209,28 +209,28 @@ static struct spot alloc_spot(void)
 	flipper.value[0] = ptr ? (uintptr_t)&params[0] : opt.small;
 	flipper.value[1] = ptr ? (uintptr_t)&params[1] : opt.big;
 	if (ptr)
-		return make_spot(sizeof(struct nv_alloc), offsetof(struct nv_alloc, rights),
-				 offsetof(struct nv_alloc, params));
-	return make_spot(sizeof(struct nv_memory_params), offsetof(struct nv_memory_params, alignment),
-			 offsetof(struct nv_memory_params, size));
+		return make_spot(sizeof(struct nvos64), offsetof(struct nvos64, pRightsRequested),
+				 offsetof(struct nvos64, pAllocParms));
+	return make_spot(sizeof(struct nv_mem_params), offsetof(struct nv_mem_params, alignment),
+			 offsetof(struct nv_mem_params, size));
 }
 
 static void try_allocs(struct rm_gpu *gpu, const struct spot *spot, double start)
 {
 	uint32_t owner = gpu->rm->client;
-	struct nv_alloc local, *arg = opt.mode == TOP_PTR ? spot->at : &local;
+	struct nvos64 local, *arg = opt.mode == TOP_PTR ? spot->at : &local;
 
 	while (more(start)) {
 		set_params(&params[0], owner, opt.small);
 		set_params(&params[1], owner, opt.big);
-		local = (struct nv_alloc) {
-			.root = owner, .parent = gpu->device, .handle = ++gpu->rm->last_handle,
-			.class_id = CLASS_VIDMEM,
-			.params_size = abi_bytes(gpu->rm->branch, CLASS_VIDMEM, sizeof(params[0])),
-			.params = opt.mode == TOP_PTR ? (uintptr_t)&params[0] : (uintptr_t)spot->at,
+		local = (struct nvos64) {
+			.hRoot = owner, .hObjectParent = gpu->device, .hObjectNew = ++gpu->rm->last_handle,
+			.hClass = NV01_MEMORY_LOCAL_USER,
+			.paramsSize = rm_class_bytes(gpu->rm, NV01_MEMORY_LOCAL_USER, sizeof(params[0])),
+			.pAllocParms = opt.mode == TOP_PTR ? (uintptr_t)&params[0] : (uintptr_t)spot->at,
 		};
 		place(spot, opt.mode == TOP_PTR ? (void *)&local : (void *)&params[0]);
-		settle_alloc(gpu, arg, ioctl(gpu->rm->ctl, _IOWR('F', ESC_RM_ALLOC, *arg), arg));
+		settle_alloc(gpu, arg, ioctl(gpu->rm->ctl, _IOWR('F', NV_ESC_RM_ALLOC, *arg), arg));
 	}
 }
 
@@ -238,24 +238,24 @@ static void try_allocs(struct rm_gpu *gpu, const struct spot *spot, double start
 
 static uint8_t answer[MAX_PARAMS], expected[MAX_PARAMS];
 
-static struct nv_control control_of(struct rm *rm, uint32_t object, uint32_t cmd)
+static struct nvos54 control_of(struct rm *rm, uint32_t object, uint32_t cmd)
 {
 	memset(answer, 0xff, opt.size);
-	return (struct nv_control) {
-		.client = rm->client, .object = object, .cmd = cmd,
-		.params = (uintptr_t)answer, .params_size = opt.size,
+	return (struct nvos54) {
+		.hClient = rm->client, .hObject = object, .cmd = cmd,
+		.params = (uintptr_t)answer, .paramsSize = opt.size,
 	};
 }
 
-static int issue(struct rm *rm, struct nv_control *arg)
+static int issue(struct rm *rm, struct nvos54 *arg)
 {
-	return ioctl(rm->ctl, _IOWR('F', ESC_RM_CONTROL, *arg), arg);
+	return ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_CONTROL, *arg), arg);
 }
 
 /* Read the answer of --cmd, and check that the answer of --flip-cmd differs. */
 static void learn(struct rm *rm, uint32_t object)
 {
-	struct nv_control arg = control_of(rm, object, opt.cmd);
+	struct nvos54 arg = control_of(rm, object, opt.cmd);
 
 	if (issue(rm, &arg) < 0 || arg.status) {
 		fprintf(stderr, "flip: RM_CONTROL(0x%x): status 0x%x\n", opt.cmd, arg.status);
@@ -273,16 +273,16 @@ static struct spot control_spot(void)
 {
 	flipper.value[0] = opt.cmd;
 	flipper.value[1] = opt.flip_cmd;
-	return make_spot(sizeof(struct nv_control), offsetof(struct nv_control, params),
-			 offsetof(struct nv_control, cmd));
+	return make_spot(sizeof(struct nvos54), offsetof(struct nvos54, params),
+			 offsetof(struct nvos54, cmd));
 }
 
 static void try_controls(struct rm *rm, const struct spot *spot, uint32_t object, double start)
 {
-	struct nv_control *arg = spot->at;
+	struct nvos54 *arg = spot->at;
 
 	while (more(start)) {
-		struct nv_control local = control_of(rm, object, opt.cmd);
+		struct nvos54 local = control_of(rm, object, opt.cmd);
 		int ret;
 
 		place(spot, &local);
@@ -311,7 +311,7 @@ static uint32_t object_handle(struct rm_gpu *gpu)
 		return gpu->device;
 	if (!strcmp(opt.object, "subdevice"))
 		return gpu->subdevice;
-	if (rm_space_create(&space, gpu) || rm_group_create(&group, &space, ENGINE_GR0) ||
+	if (rm_space_create(&space, gpu) || rm_group_create(&group, &space, NV2080_ENGINE_TYPE_GRAPHICS) ||
 	    rm_channel_create(&channel, &group, 1))
 		return 0;
 	return !strcmp(opt.object, "tsg") ? group.tsg : channel.handle;

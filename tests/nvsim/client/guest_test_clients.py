@@ -221,7 +221,7 @@ def test_handles_of_the_clients_choice(gpu):
 def test_a_client_belongs_to_its_file(gpu):
     with nv.Client(DEV) as other:
         other.handle = gpu.rm.handle
-        assert other.control(other.handle, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
+        assert other.control(other.handle, nv.NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
 
 
 def test_unknown_calls(gpu):

@@ -135,7 +135,7 @@ static void open_gpu(struct rm *rm, struct rm_gpu *gpu)
 int main(int argc, char **argv)
 {
 	uint64_t few_dup, all_dup, few_control, all_control, begin;
-	struct nv_memory_params params = {
+	struct nv_mem_params params = {
 		.attr = ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI, .size = 4096,
 	};
 	struct rm_gpu gpu;
@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 	parse(argc, argv);
 	open_gpu(&rm, &gpu);
 	params.owner = rm.client;
-	if (rm_alloc(&rm, gpu.device, CLASS_SYSMEM, &params, sizeof(params), &memory))
+	if (rm_alloc(&rm, gpu.device, NV01_MEMORY_SYSTEM, &params, sizeof(params), &memory))
 		fail(&rm);
 	make(&gpu, memory, SAMPLE);	/* warm */
 	control(&gpu);

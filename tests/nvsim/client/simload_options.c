@@ -100,11 +100,11 @@ static const struct option long_options[] = {
 static void set_work(struct options *opt, double copy_kib)
 {
 	if (copy_kib) {
-		opt->engine = ENGINE_COPY0;
+		opt->engine = NV2080_ENGINE_TYPE_COPY0;
 		opt->op = OP_COPY;
 		opt->amount = copy_kib * 1024;
 	} else {
-		opt->engine = ENGINE_GR0;
+		opt->engine = NV2080_ENGINE_TYPE_GRAPHICS;
 		opt->op = OP_KERNEL;
 		opt->amount = opt->kernel_us * 1000;
 	}

@@ -2,16 +2,19 @@
 """Host-side checks of the clients: layouts, builds, usage. No driver and no VM needed."""
 
 import ctypes
+import json
 import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import calltable
 import nvclient
+import nvheader
 import pytest
 import rmabi
 import rmlayout
@@ -24,123 +27,22 @@ PT_INTERP = 3
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
-# Sizes in bytes of the driver's structures at 580.105.08.
-SIZES = {
-    "Alloc": 48,
-    "Free": 16,
-    "Control": 32,
-    "Dup": 28,
-    "MapMemory": 56,
-    "MapDma": 64,
-    "MapDmaBefore580": 56,
-    "UnmapMemory": 32,
-    "RenameMap": 40,
-    "UnmapDma": 48,
-    "UnmapDmaBefore550": 40,
-    "ExportDmabuf": 2608,
-    "ExportDmabufBefore570": 2600,
-    "CardInfo": 72,
-    "Version": 72,
-    "RegisterFd": 4,
-    "OsEvent": 16,
-    "Xfer": 16,
-    "DeviceParams": 56,
-    "SubdeviceParams": 4,
-    "VaspaceParams": 56,
-    "MemoryParams": 128,
-    "TsgParams": 20,
-    "ContextShareParams": 12,
-    "ChannelParams": 368,
-    "ChannelParamsSince610": 376,
-    "CopyParams": 8,
-    "Notification": 16,
-    "AttachedIds": 128,
-    "IdInfo": 32,
-    "ClassList": 804,
-    "FbInfo": 1028,
-    "GidInfo": 268,
-    "GpuName": 132,
-    "Pids": 3812,
-    "PidInfoEntry": 72,
-    "PidInfo": 14408,
-    "DisableChannels": 536,
-    "EngineUtil": 128,
-    "EngineUtilBefore570": 116,
-    "UtilSample": 776,
-    "UtilSamples": 55888,
-    "Schedule": 3,
-    "Preempt": 8,
-    "Token": 4,
-    "UvmInitialize": 16,
-    "UvmRegisterGpu": 40,
-    "UvmRegisterChannel": 56,
-    "UvmRegisterVaspace": 32,
-    "UvmUnregisterChannel": 28,
-    "UvmUnregisterChannelSince590": 12,
-    "UvmUuid": 20,
-    "UvmRange": 24,
-    "UvmFree": 24,
-    "UvmFreeSince590": 16,
-    "UvmRangeGroup": 16,
-    "UvmSetRangeGroup": 32,
-    "UvmPool": 9248,
-    "UvmPoolBefore550": 1184,
-    "UvmMapDyn": 40,
-    "UvmUnmapExternal": 40,
-    "UvmPageable": 8,
-    "UvmPreferred": 40,
-    "UvmAccessedBy": 40,
-    "UvmMigrate": 80,
-    "UvmMmInitialize": 8,
-    "UvmGpuAttr": 36,
-    "UvmMapExternal": 9264,
-    "UvmMapExternalBefore550": 1200,
-    "NvsimWork": 32,
-    "NvsimSem": 16,
-}
-
-# Offsets where padding could go wrong.
-OFFSETS = {
-    "Alloc": {"params": 16, "params_size": 32, "flags": 36, "status": 40},
-    "Control": {"cmd": 8, "params": 16, "params_size": 24, "status": 28},
-    "MapMemory": {"offset": 16, "length": 24, "status": 40, "flags": 44, "fd": 48},
-    "CardInfo": {"gpu_id": 16, "reg_address": 24, "fb_size": 48, "minor": 56},
-    "MemoryParams": {"flags": 8, "attr": 24, "size": 64, "limit": 88, "numa_node": 120},
-    "ChannelParams": {
-        "gpfifo_va": 8,
-        "gpfifo_entries": 16,
-        "userd_memory": 32,
-        "userd_offset": 64,
-        "engine": 128,
-        "phys_channel_group": 240,
-        "process_id": 296,
-        "tpc_config_id": 360,
-    },
-    "ChannelParamsSince610": {"handle_vaspace": 32, "userd_memory": 36, "userd_offset": 72, "engine": 136},
-    "DisableChannels": {"count": 4, "only_scheduling": 8, "event": 16, "client": 24, "channel": 280},
-    "UvmMapExternal": {"gpu": 24, "gpu_count": 9240, "ctl_fd": 9248, "memory": 9256, "status": 9260},
-    "UvmMapExternalBefore550": {"gpu": 24, "gpu_count": 1176, "ctl_fd": 1184, "memory": 1192, "status": 1196},
-    "UvmRegisterGpu": {"numa_node": 20, "ctl_fd": 24, "status": 36},
-    "UtilSamples": {"tracker": 12, "sample": 16},
-    "UtilSample": {"graphics": 136},
-}
-
-# The structures of the calls whose number has no parameters in rmlayout.PARAMS.
+# The structures of the calls.
 ESCAPES = {
-    rmabi.ESC_RM_ALLOC: "Alloc",
-    rmabi.ESC_RM_FREE: "Free",
-    rmabi.ESC_RM_CONTROL: "Control",
-    rmabi.ESC_RM_DUP_OBJECT: "Dup",
-    rmabi.ESC_RM_MAP_MEMORY: "MapMemory",
-    rmabi.ESC_RM_UNMAP_MEMORY: "UnmapMemory",
-    rmabi.ESC_RM_UPDATE_DEVICE_MAPPING_INFO: "RenameMap",
-    rmabi.ESC_RM_MAP_MEMORY_DMA: "MapDma",
-    rmabi.ESC_RM_UNMAP_MEMORY_DMA: "UnmapDma",
-    rmabi.ESC_REGISTER_FD: "RegisterFd",
-    rmabi.ESC_ALLOC_OS_EVENT: "OsEvent",
-    rmabi.ESC_FREE_OS_EVENT: "OsEvent",
-    rmabi.ESC_CHECK_VERSION_STR: "Version",
-    rmabi.ESC_EXPORT_TO_DMABUF_FD: "ExportDmabuf",
+    rmabi.NV_ESC_RM_ALLOC: "Alloc",
+    rmabi.NV_ESC_RM_FREE: "Free",
+    rmabi.NV_ESC_RM_CONTROL: "Control",
+    rmabi.NV_ESC_RM_DUP_OBJECT: "Dup",
+    rmabi.NV_ESC_RM_MAP_MEMORY: "MapMemory",
+    rmabi.NV_ESC_RM_UNMAP_MEMORY: "UnmapMemory",
+    rmabi.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO: "RenameMap",
+    rmabi.NV_ESC_RM_MAP_MEMORY_DMA: "MapDma",
+    rmabi.NV_ESC_RM_UNMAP_MEMORY_DMA: "UnmapDma",
+    rmabi.NV_ESC_REGISTER_FD: "RegisterFd",
+    rmabi.NV_ESC_ALLOC_OS_EVENT: "OsEvent",
+    rmabi.NV_ESC_FREE_OS_EVENT: "OsEvent",
+    rmabi.NV_ESC_CHECK_VERSION_STR: "Version",
+    rmabi.NV_ESC_EXPORT_TO_DMABUF_FD: "ExportDmabuf",
 }
 UVM_CALLS = {
     rmabi.UVM_INITIALIZE: "UvmInitialize",
@@ -169,94 +71,89 @@ UVM_CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_python_layout(name):
-    layout = getattr(nvclient, name)
-    assert ctypes.sizeof(layout) == SIZES[name]
-    for field, offset in OFFSETS.get(name, {}).items():
-        assert getattr(layout, field).offset == offset, field
-
-
-def test_every_python_structure_has_its_size_here():
-    structs = {n for n, v in vars(nvclient).items() if isinstance(v, type) and issubclass(v, ctypes.Structure)}
-    assert structs == set(SIZES)
-
-
-def kind_of(number):
-    """Of a row of PARAMS. Controls of the client have numbers as small as those of classes."""
-    classes = {v for n, v in vars(rmabi).items() if n.startswith("CLASS_")} | set(sum(rmabi.ARCHS.values(), ()))
-    return "class" if number in classes else "control"
+#: Of classes and controls, by the class that has them.
+PARAMS = {
+    ("class", rmabi.NV01_DEVICE_0): "DeviceParams",
+    ("class", rmabi.NV20_SUBDEVICE_0): "SubdeviceParams",
+    ("class", rmabi.KEPLER_CHANNEL_GROUP_A): "TsgParams",
+    ("class", rmabi.FERMI_CONTEXT_SHARE_A): "ContextShareParams",
+    ("control", rmabi.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2): "IdInfo",
+    ("control", rmabi.NV2080_CTRL_CMD_GPU_GET_GID_INFO): "GidInfo",
+    ("control", rmabi.NV2080_CTRL_CMD_GPU_GET_PIDS): "Pids",
+    ("control", rmabi.NV2080_CTRL_CMD_GPU_GET_PID_INFO): "PidInfo",
+    ("control", rmabi.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS): "DisableChannels",
+}
 
 
 @pytest.mark.parametrize("branch", calltable.BRANCHES)
 def test_sizes_are_those_of_the_call_table(branch):
-    """The module's table, which make test-abi compares with NVIDIA's headers, was written for itself."""
+    """A call has a struct of the table's size, which make test-abi compares with NVIDIA's sources."""
     table: dict[tuple[str, int], set[int]] = {}
     for row in calltable.every():
         if row.holds(branch):
             table.setdefault((row.kind, row.number), set()).add(row.size)
-    ours = {(kind_of(n), n): rmlayout.bytes_of(n, branch) for n in rmlayout.PARAMS}
-    for kind, calls in (("escape", ESCAPES), ("uvm", UVM_CALLS)):
-        ours |= {(kind, n): ctypes.sizeof(rmlayout.of_branch(name, branch)) for n, name in calls.items()}
-    gone = {key for key in ours if key not in table}
+    calls = PARAMS | {("escape", n): name for n, name in ESCAPES.items()}
+    calls |= {("uvm", n): name for n, name in UVM_CALLS.items()}
+    gone = {key for key in calls if key not in table}
     assert gone <= {("uvm", number) for number in (23, 24, 31, 53)} and (branch >= 610) == bool(gone)
-    assert {key: size for key, size in ours.items() if key not in gone and size not in table[key]} == {}
+    ours = {key: ctypes.sizeof(rmlayout.of_branch(name, branch)) for key, name in calls.items() if key not in gone}
+    assert {key: size for key, size in ours.items() if size not in table[key]} == {}
+
+
+@pytest.mark.parametrize("branch", calltable.BRANCHES)
+def test_the_bytes_of_parameters_are_the_tables(branch):
+    """What the clients read of the table's text is what the compiler makes of it."""
+    rows = [row for row in calltable.every() if row.holds(branch) and row.kind in ("class", "control")]
+    assert len(rows) > 300
+    assert {r.name: rmlayout.bytes_of(r.number, branch) for r in rows} == {r.name: r.size for r in rows}
 
 
 def test_request_numbers():
-    assert nvclient.request(nvclient.ESC_RM_ALLOC, 48) == 0xC030462B
-    assert nvclient.request(nvclient.ESC_RM_FREE, 16) == 0xC0104629
-    assert nvclient.request(nvclient.ESC_RM_CONTROL, 32) == 0xC020462A
-    assert nvclient.request(nvclient.ESC_RM_MAP_MEMORY, 56) == 0xC038464E
-    assert nvclient.request(nvclient.ESC_REGISTER_FD, 4) == 0xC00446C9
+    assert nvclient.request(nvclient.NV_ESC_RM_ALLOC, 48) == 0xC030462B
+    assert nvclient.request(nvclient.NV_ESC_RM_FREE, 16) == 0xC0104629
+    assert nvclient.request(nvclient.NV_ESC_RM_CONTROL, 32) == 0xC020462A
+    assert nvclient.request(nvclient.NV_ESC_RM_MAP_MEMORY, 56) == 0xC038464E
+    assert nvclient.request(nvclient.NV_ESC_REGISTER_FD, 4) == 0xC00446C9
 
 
-def c_defines(header):
-    """The numbers of the #defines, as the preprocessor sees them."""
-    out = subprocess.run(["cc", "-E", "-dM", str(header)], check=True, capture_output=True, text=True).stdout
-    found = {}
-    for line in out.splitlines():
-        _, name, *value = line.split(None, 2)
-        try:
-            found[name] = int(value[0].rstrip("uUlL"), 0)
-        except (IndexError, ValueError):
-            continue
-    return found
+def test_python_reads_the_headers_as_the_compiler_does(tmp_path):
+    """Each number, and the size of each struct and the offset of each field."""
+    expressions = {name: value for name, value in rmabi.NUMBERS.items() if value < 1 << 63}
+    for one in rmlayout.STRUCTS.values():
+        expressions[f"sizeof(struct {one.tag})"] = ctypes.sizeof(one.ctype)
+        expressions |= {f"offsetof(struct {one.tag}, {at})": offset for at, offset in nvheader.offsets(one.ctype)}
+    assert len(expressions) > 1000
+    source = tmp_path / "header.c"
+    checks = (f"_Static_assert(({text}) == {value}ull, {json.dumps(text)});" for text, value in expressions.items())
+    source.write_text('#include "rm_abi.h"\n' + "\n".join(checks) + "\n")
+    flags = [f"-I{path}" for path in (RMCLIENT, TESTS / "nvsim/module", TESTS.parent / "cgpu_km/core")]
+    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Werror", *flags, "-fsyntax-only", source], check=True)
 
 
-@pytest.fixture(scope="session")
-def header(tmp_path_factory):
-    path = tmp_path_factory.mktemp("header") / "rm_abi.h"
-    with path.open("w") as out:
-        subprocess.run([sys.executable, RMCLIENT / "header.py"], check=True, stdout=out)
-    return path
+SOURCES = ("cgpu_km", *(f"tests/{name}" for name in ("nvsim", "simgpu", "forward", "rmclient", "fuzz", "hardware")))
+NUMBER = r"^#define[ \t]+(\w+)[ \t]+\(?(?:0x[0-9a-fA-F]+|\d+)[uUlL]*\)?[ \t]*(?:/\*.*)?$"
+NAMES = re.compile(r"(?:NV|UVM_|RS_|FERMI|KEPLER|HOPPER|GT200)")
 
 
-def test_c_and_python_agree_on_numbers(header):
-    c = c_defines(header)
-    ours = {n: v for n, v in vars(rmabi).items() if isinstance(v, int)}
-    assert len(ours) > 90
-    assert {n: c[n] for n in ours} == ours
+def definitions() -> Iterator[tuple[str, Path]]:
+    """Numbers and structs of C with a name of NVIDIA's, and of structs with the tag of a header, with their file."""
+    tags = "|".join(rmlayout.STRUCTS)
+    for folder in SOURCES:
+        for path in sorted((TESTS.parent / folder).rglob("*.[ch]")):
+            if path.is_symlink() or any(parent.is_symlink() for parent in path.parents):
+                continue
+            text = path.read_text()
+            yield from ((name, path) for name in re.findall(NUMBER, text, re.M) if NAMES.match(name))
+            yield from ((f"struct {tag}", path) for tag in re.findall(rf"^struct ({tags}) \{{", text, re.M))
 
 
-def test_c_layout(header):
-    """The header has an assertion for each size and offset."""
-    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Werror", "-fsyntax-only", "-xc", str(header)], check=True)
-
-
-def numbers(path):
-    """The plain numbers of the #defines, without NVIDIA's prefix."""
-    found = re.findall(r"^#define\s+(?:NV_)?(\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*(?=\s|$)", path.read_text(), re.M)
-    return {name: int(value, 0) for name, value in found}
-
-
-def test_numbers_are_those_of_the_module_and_of_nvsim():
-    """The three were written for themselves; a number with one name in two of them has one value."""
-    ours = {n.removeprefix("NV_"): v for n, v in vars(rmabi).items() if isinstance(v, int)}
-    for other, least in ((TESTS.parent / "cgpu_km/core/nv_abi.h", 20), (TESTS / "nvsim/module/nvabi.h", 20)):
-        shared = {n: v for n, v in numbers(other).items() if n in ours}
-        assert len(shared) > least, other
-        assert shared == {n: ours[n] for n in shared}, other
+def test_no_number_and_no_struct_is_defined_twice():
+    """NVIDIA's ABI has one description: a second one would be wrong unseen in one branch."""
+    seen: dict[str, list[str]] = {}
+    for name, path in definitions():
+        seen.setdefault(name, []).append(str(path.relative_to(TESTS.parent)))
+    assert len(seen) > 300 and seen["struct nvos54"] == ["cgpu_km/core/nv_struct.h"]
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
 
 
 # ---- programs ----

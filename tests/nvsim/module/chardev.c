@@ -16,7 +16,7 @@ static struct class *nv_class;
 
 static bool is_ctl(struct inode *inode)
 {
-	return MINOR(inode->i_rdev) == NV_MINOR_CTL;
+	return MINOR(inode->i_rdev) == NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE;
 }
 
 static void file_private_free(struct nv_file_private *fp)
@@ -104,16 +104,16 @@ static int card_info(void *arg, size_t size)
 		struct nvgpu *gpu = nvsim_gpu[i];
 
 		ci[i].valid = 1;
-		ci[i].bus = gpu->bus;
-		ci[i].vendor_id = 0x10de;
-		ci[i].device_id = nvsim_chip->device_id;
+		ci[i].pci_info.bus = gpu->bus;
+		ci[i].pci_info.vendor_id = 0x10de;
+		ci[i].pci_info.device_id = nvsim_chip->device_id;
 		ci[i].gpu_id = gpu->gpu_id;
-		ci[i].irq = 16 + i;
+		ci[i].interrupt_line = 16 + i;
 		ci[i].reg_address = nvsim_gpu_bar(gpu, 0);
 		ci[i].reg_size = 16 << 20;
 		ci[i].fb_address = nvsim_gpu_bar(gpu, 1);
 		ci[i].fb_size = (u64)nvsim_chip->bar1_mib << 20;
-		ci[i].minor = i;
+		ci[i].minor_number = i;
 	}
 	return 0;
 }
@@ -167,16 +167,16 @@ static int version_check(struct nv_api_version *v, size_t size)
 	v->reply = 1;
 	relaxed = v->cmd == '1';
 	if (v->cmd != '2') {
-		for (i = 0; i < sizeof(v->str); i++) {
+		for (i = 0; i < sizeof(v->versionString); i++) {
 			char c = nvsim_release()[i];
 
-			if (v->str[i] != c)
+			if (v->versionString[i] != c)
 				break;
 			if (!c || (relaxed && c == '.'))
 				return 0;
 		}
 	}
-	strscpy(v->str, nvsim_release(), sizeof(v->str));
+	strscpy(v->versionString, nvsim_release(), sizeof(v->versionString));
 	return v->cmd == '2' ? 0 : -EINVAL;
 }
 
@@ -338,10 +338,12 @@ static int make_nodes(void)
 	for (i = 0; i <= nvsim.gpus; i++) {
 		bool ctl = i == nvsim.gpus;
 
-		dev = device_create(nv_class, NULL, MKDEV(NV_MAJOR, ctl ? NV_MINOR_CTL : i), NULL, ctl ? "nvidiactl" : "nvidia%d", i);
+		dev = device_create(nv_class, NULL,
+				    MKDEV(NV_MAJOR_DEVICE_NUMBER, ctl ? NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE : i), NULL,
+				    ctl ? "nvidiactl" : "nvidia%d", i);
 		if (IS_ERR(dev)) {
 			while (i--)
-				device_destroy(nv_class, MKDEV(NV_MAJOR, i));
+				device_destroy(nv_class, MKDEV(NV_MAJOR_DEVICE_NUMBER, i));
 			return PTR_ERR(dev);
 		}
 		if (!ctl)
@@ -356,12 +358,12 @@ static int add_cdevs(void)
 
 	cdev_init(&gpu_cdev, &nvidia_fops);
 	gpu_cdev.owner = THIS_MODULE;
-	err = cdev_add(&gpu_cdev, MKDEV(NV_MAJOR, 0), NV_MINOR_MAX + 1);
+	err = cdev_add(&gpu_cdev, MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_MINOR_DEVICE_NUMBER_REGULAR_MAX + 1);
 	if (err)
 		return err;
 	cdev_init(&ctl_cdev, &nvidia_fops);
 	ctl_cdev.owner = THIS_MODULE;
-	err = cdev_add(&ctl_cdev, MKDEV(NV_MAJOR, NV_MINOR_CTL), 1);
+	err = cdev_add(&ctl_cdev, MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE), 1);
 	if (err)
 		cdev_del(&gpu_cdev);
 	return err;
@@ -371,10 +373,10 @@ int nvsim_chardev_init(void)
 {
 	int err;
 
-	err = register_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_MAX + 1, "nvidia");
+	err = register_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_MINOR_DEVICE_NUMBER_REGULAR_MAX + 1, "nvidia");
 	if (err)
 		return err;
-	err = register_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1, "nvidiactl");
+	err = register_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE), 1, "nvidiactl");
 	if (err)
 		goto err_region;
 	nv_class = nvsim_class_create("nvsim");
@@ -397,9 +399,9 @@ err_cdev:
 err_class:
 	class_destroy(nv_class);
 err_ctl_region:
-	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE), 1);
 err_region:
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_MAX + 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_MINOR_DEVICE_NUMBER_REGULAR_MAX + 1);
 	return err;
 }
 
@@ -408,11 +410,11 @@ void nvsim_chardev_exit(void)
 	int i;
 
 	for (i = 0; i < nvsim.gpus; i++)
-		device_destroy(nv_class, MKDEV(NV_MAJOR, i));
-	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_MINOR_CTL));
+		device_destroy(nv_class, MKDEV(NV_MAJOR_DEVICE_NUMBER, i));
+	device_destroy(nv_class, MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE));
 	cdev_del(&ctl_cdev);
 	cdev_del(&gpu_cdev);
 	class_destroy(nv_class);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CTL), 1);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_MINOR_MAX + 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE), 1);
+	unregister_chrdev_region(MKDEV(NV_MAJOR_DEVICE_NUMBER, 0), NV_MINOR_DEVICE_NUMBER_REGULAR_MAX + 1);
 }

@@ -119,13 +119,13 @@ u32 nvsim_video_engine(u32 cls)
 			continue;
 		switch (cls & 0xff) {
 		case 0xb0:
-			return NV2080_ENGINE_NVDEC0;
+			return NV2080_ENGINE_TYPE_NVDEC0;
 		case 0xb7:
-			return NV2080_ENGINE_NVENC0;
+			return NV2080_ENGINE_TYPE_NVENC0;
 		case 0xd1:
-			return NV2080_ENGINE_NVJPEG0;
+			return NV2080_ENGINE_TYPE_NVJPEG0;
 		case 0xfa:
-			return NV2080_ENGINE_OFA0;
+			return NV2080_ENGINE_TYPE_OFA0;
 		}
 	}
 	return 0;

@@ -82,7 +82,7 @@ static NV_STATUS create(struct nvgpu *gpu, struct ida *ids, u64 bytes, struct nv
 /* A group's: the context buffers of a graphics or a video engine, all of them at once (kernel_channel_group_api.c). */
 NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out)
 {
-	u64 bytes = e->type == NV2080_ENGINE_GR0 ? (u64)nvsim.ctx_mib * SZ_1M :
+	u64 bytes = e->type == NV2080_ENGINE_TYPE_GRAPHICS ? (u64)nvsim.ctx_mib * SZ_1M :
 		    nvsim_has_video(e->type) ? (u64)nvsim.video_ctx_kib * SZ_1K : 0;
 
 	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->groups[nvctx_is_turing() ? 0 : e->index], bytes, out);

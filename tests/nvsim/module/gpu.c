@@ -195,7 +195,7 @@ static int make_pages(struct nvgpu *gpu)
 {
 	struct page *page;
 
-	gpu->usermode = nvmem_create(gpu, NVLOC_USERMODE, NV_USERMODE_SIZE, PAGE_SIZE);
+	gpu->usermode = nvmem_create(gpu, NVLOC_USERMODE, NVC361_NV_USERMODE__SIZE, PAGE_SIZE);
 	gpu->rusd = nvmem_create(gpu, NVLOC_RUSD, PAGE_SIZE, PAGE_SIZE);
 	if (!gpu->usermode || !gpu->rusd)
 		return -ENOMEM;
@@ -203,7 +203,7 @@ static int make_pages(struct nvgpu *gpu)
 	page = nvpages_page(gpu->usermode->pages, 0, GFP_KERNEL);
 	if (!page)
 		return -ENOMEM;
-	gpu->card.doorbell = page_address(page) + NV_USERMODE_DOORBELL;
+	gpu->card.doorbell = page_address(page) + NVC361_NOTIFY_CHANNEL_PENDING;
 	page = nvpages_page(gpu->rusd->pages, 0, GFP_KERNEL);
 	if (!page)
 		return -ENOMEM;
@@ -232,8 +232,8 @@ static void identify(struct nvgpu *gpu, u32 index)
 struct nvgpu *nvsim_gpu_create(u32 index)
 {
 	static const u32 types[NVSIM_ENGINES] = {
-		NV2080_ENGINE_GR0, NV2080_ENGINE_COPY0, NV2080_ENGINE_COPY0 + 1, NV2080_ENGINE_COPY0 + 2,
-		NV2080_ENGINE_NVDEC0, NV2080_ENGINE_NVENC0, NV2080_ENGINE_NVJPEG0, NV2080_ENGINE_OFA0,
+		NV2080_ENGINE_TYPE_GRAPHICS, NV2080_ENGINE_TYPE_COPY0, NV2080_ENGINE_TYPE_COPY0 + 1, NV2080_ENGINE_TYPE_COPY0 + 2,
+		NV2080_ENGINE_TYPE_NVDEC0, NV2080_ENGINE_TYPE_NVENC0, NV2080_ENGINE_TYPE_NVJPEG0, NV2080_ENGINE_TYPE_OFA0,
 	};
 	struct nvgpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
 	int i, err;

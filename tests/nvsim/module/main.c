@@ -170,7 +170,6 @@ static int __init nvsim_init(void)
 {
 	int err;
 
-	nvabi_build_checks();
 	err = check_params();
 	if (err)
 		return err;

@@ -24,6 +24,19 @@
 #include "compat.h"
 #include "engine.h"
 #include "nvabi.h"
+#include "rm_ops.h"
+
+/* nvtypes.h */
+typedef u32 NvU32;
+typedef s32 NvS32;
+typedef u64 NvU64;
+typedef u8 NvU8;
+typedef u8 NvBool;
+typedef u32 NV_STATUS;
+typedef struct nvidia_stack_s nvidia_stack_t;
+
+#define NVSIM_VERSION_DEFAULT "580.105.08"
+#define NV_MAX_IOCTL_SIZE 16384
 
 #define NVSIM_MAX_GPUS 16
 #define NVSIM_COPIES 3		/* COPY0 to COPY2 */
@@ -440,7 +453,6 @@ void rm_client_free_os_events(NvU32 hclient);
 NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_private_t *nvfp, NvU32 cmd, void *arg, NvU32 size);
 NV_STATUS os_memcpy_from_user(void *to, const void *from, NvU32 n);
 NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n);
-#define NV_LOCK_USER_PAGES_WRITE 1
 NV_STATUS os_lock_user_pages(void *address, NvU64 count, void **pages, NvU32 flags);
 NV_STATUS os_unlock_user_pages(NvU64 count, void *pages);
 nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_private);

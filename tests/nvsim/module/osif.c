@@ -34,7 +34,7 @@ noinline NV_STATUS os_lock_user_pages(void *address, NvU64 count, void **pages, 
 	if (!list)
 		return NV_ERR_NO_MEMORY;
 	pinned = pin_user_pages_fast((unsigned long)address, count,
-				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_WRITE ? FOLL_WRITE : 0), list);
+				     FOLL_LONGTERM | (flags & NV_LOCK_USER_PAGES_FLAGS_WRITE_YES ? FOLL_WRITE : 0), list);
 	if (pinned == count) {
 		*pages = list;
 		return NV_OK;
@@ -61,9 +61,9 @@ noinline nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_
 	if (!filp || !file_inode(filp))
 		goto fail;
 	rdev = file_inode(filp)->i_rdev;
-	if (MAJOR(rdev) != NV_MAJOR)
+	if (MAJOR(rdev) != NV_MAJOR_DEVICE_NUMBER)
 		goto fail;
-	if (ctl ? MINOR(rdev) != NV_MINOR_CTL : MINOR(rdev) >= nvsim.gpus)
+	if (ctl ? MINOR(rdev) != NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE : MINOR(rdev) >= nvsim.gpus)
 		goto fail;
 	*os_private = filp;
 	return filp->private_data;
@@ -92,7 +92,7 @@ noinline nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
 
 noinline NvU32 nv_get_dev_minor(nv_state_t *nv)
 {
-	return nv->gpu ? nv->gpu->index : NV_MINOR_CTL;
+	return nv->gpu ? nv->gpu->index : NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE;
 }
 
 /* Between two files of the driver, so global. */
@@ -111,7 +111,7 @@ noinline notrace NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_
 
 		if (size != sizeof(*e))
 			return NV_ERR_INVALID_ARGUMENT;
-		e->status = cmd == NV_ESC_ALLOC_OS_EVENT ? nvsim_event_alloc_os(e->hClient, nvfp, e->fd) :
+		e->Status = cmd == NV_ESC_ALLOC_OS_EVENT ? nvsim_event_alloc_os(e->hClient, nvfp, e->fd) :
 							    nvsim_event_free_os(e->hClient, e->fd);
 		return NV_OK;
 	}
@@ -120,7 +120,7 @@ noinline notrace NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_
 
 		if (size != sizeof(*p))
 			return NV_ERR_INVALID_ARGUMENT;
-		p->more = 0;
+		p->MoreEvents = 0;
 		p->status = NV_ERR_GENERIC;
 		return NV_OK;
 	}
@@ -191,43 +191,43 @@ noinline void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd)
 	nvsim_power_kernel_call();
 	switch (op->op) {
 	case NV01_FREE:
-		nvsim_op_free(&sec, &op->u.free);
+		nvsim_op_free(&sec, &op->params.free);
 		break;
 	case NV01_ALLOC_MEMORY:
-		nvsim_op_alloc_memory(&sec, &op->u.alloc_memory, -1);
+		nvsim_op_alloc_memory(&sec, &op->params.allocMemory64, -1);
 		break;
 	case NV04_ALLOC:
-		nvsim_op_alloc(&sec, &op->u.alloc);
+		nvsim_op_alloc(&sec, &op->params.alloc);
 		break;
 	case NV04_VID_HEAP_CONTROL:
-		nvsim_op_vid_heap(&sec, op->u.vid_heap);
+		nvsim_op_vid_heap(&sec, op->params.pVidHeapControl);
 		break;
 	case NV04_MAP_MEMORY:
-		op->u.map.status = NV_ERR_NOT_SUPPORTED;
+		op->params.mapMemory.status = NV_ERR_NOT_SUPPORTED;
 		break;
 	case NV04_UNMAP_MEMORY:
-		op->u.unmap.status = NV_ERR_NOT_SUPPORTED;
+		op->params.unmapMemory.status = NV_ERR_NOT_SUPPORTED;
 		break;
 	case NV04_MAP_MEMORY_DMA:
 		if (nvsim_branch < 580)
-			nvsim_op_map_dma_v1(&sec, &op->u.map_dma_v1);
+			nvsim_op_map_dma_v1(&sec, &op->params.mapMemoryDma_v1);
 		else
-			nvsim_op_map_dma(&sec, &op->u.map_dma);
+			nvsim_op_map_dma(&sec, &op->params.mapMemoryDma);
 		break;
 	case NV04_UNMAP_MEMORY_DMA:
 		if (nvsim_branch < 550)
-			nvsim_op_unmap_dma_v1(&sec, &op->u.unmap_dma_v1);
+			nvsim_op_unmap_dma_v1(&sec, &op->params.unmapMemoryDma_v1);
 		else
-			nvsim_op_unmap_dma(&sec, &op->u.unmap_dma);
+			nvsim_op_unmap_dma(&sec, &op->params.unmapMemoryDma);
 		break;
 	case NV04_CONTROL:
-		kernel_control(&sec, &op->u.control);
+		kernel_control(&sec, &op->params.control);
 		break;
 	case NV04_DUP_OBJECT:
-		nvsim_op_dup(&sec, &op->u.dup);
+		nvsim_op_dup(&sec, &op->params.dupObject);
 		break;
 	case NV04_SHARE:
-		nvsim_op_share(&sec, &op->u.share);
+		nvsim_op_share(&sec, &op->params.share);
 		break;
 	}
 }
@@ -249,7 +249,7 @@ static u32 rm_ops_enumerate(struct nv_gpu_info *info)
 	for (i = 0; i < nvsim.gpus; i++) {
 		memset(&info[i], 0, sizeof(info[i]));
 		info[i].gpu_id = nvsim_gpu[i]->gpu_id;
-		info[i].pci.bus = nvsim_gpu[i]->bus;
+		info[i].pci_info.bus = nvsim_gpu[i]->bus;
 		info[i].os_device_ptr = nvsim_gpu[i]->dev;
 	}
 	return nvsim.gpus;

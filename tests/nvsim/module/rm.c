@@ -184,7 +184,7 @@ NV_STATUS nvsim_client_alloc(const struct nvsec *sec, struct nvos64 *p)
 	if (!c)
 		return NV_ERR_NO_MEMORY;
 	p->hRoot = c->obj.handle;
-	p->hNew = c->obj.handle;
+	p->hObjectNew = c->obj.handle;
 	return NV_OK;
 }
 
@@ -208,7 +208,7 @@ void nvsim_op_free(const struct nvsec *sec, struct nvos00 *p)
 	p->status = NV_OK;
 	c = nvsim_client_get(sec, p->hRoot, &p->status);
 	if (c) {
-		o = nvsim_obj_find(c, p->hOld);
+		o = nvsim_obj_find(c, p->hObjectOld);
 		if (o)	/* an unknown handle is NV_OK: seen of an H100 */
 			nvsim_obj_free(o);
 	}
@@ -294,7 +294,7 @@ static NV_STATUS esc_alloc(nv_state_t *nv, const struct nvsec *sec, void *arg, u
 	p64.paramsSize = p21->paramsSize;
 	nvsim_op_alloc(sec, &p64);
 	p21->hRoot = p64.hRoot;
-	p21->hNew = p64.hNew;
+	p21->hObjectNew = p64.hObjectNew;
 	p21->status = p64.status;
 	return NV_OK;
 }
@@ -310,14 +310,14 @@ static void esc_alloc_memory(const struct nvsec *sec, void *arg)
 {
 	struct nvos02_fd *p = arg;
 
-	nvsim_op_alloc_memory(sec, &p->p, p->fd);
+	nvsim_op_alloc_memory(sec, &p->params, p->fd);
 }
 
 static void esc_map(const struct nvsec *sec, void *arg)
 {
 	struct nvos33_fd *p = arg;
 
-	nvsim_op_map(sec, &p->p, p->fd);
+	nvsim_op_map(sec, &p->params, p->fd);
 }
 
 /* The OS events of a client go with its own free only, not with its file's (escape.c). */
@@ -326,7 +326,7 @@ static void esc_free(const struct nvsec *sec, void *arg)
 	struct nvos00 *p = arg;
 
 	nvsim_op_free(sec, p);
-	if (p->status == NV_OK && p->hOld == p->hRoot)
+	if (p->status == NV_OK && p->hObjectOld == p->hRoot)
 		rm_client_free_os_events(p->hRoot);
 }
 

@@ -96,15 +96,15 @@ static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *pa
 	struct nv_vaspace_params *p = params;
 
 	switch (p->index) {
-	case NV_VASPACE_NEW:
+	case NV_VASPACE_ALLOCATION_INDEX_GPU_NEW:
 		o->as = nvas_create(o->gpu);
 		if (o->as)
 			o->as->fixed_only = p->flags & VASPACE_REQUIRE_FIXED;
 		return o->as ? NV_OK : NV_ERR_NO_MEMORY;
-	case NV_VASPACE_GLOBAL:
+	case NV_VASPACE_ALLOCATION_INDEX_GPU_GLOBAL:
 		o->as = global_as(o->gpu);
 		break;
-	case NV_VASPACE_DEVICE:
+	case NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE:
 		o->as = o->parent->default_as;
 		break;
 	default:
@@ -123,9 +123,9 @@ static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *pa
 static NV_STATUS ctor_osdesc(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_osdesc_params *p = params;
-	struct nv_mem_params mp = { .size = p->limit + 1, .attr = NVOS32_LOC_PCI << 25 };
+	struct nv_mem_params mp = { .size = p->limit + 1, .attr = NVOS32_ATTR_LOCATION_PCI << 25 };
 
-	if (p->descriptorType != NVOS32_DESCRIPTOR_OS_PAGE_ARRAY)
+	if (p->descriptorType != NVOS32_DESCRIPTOR_TYPE_OS_PAGE_ARRAY)
 		return NV_ERR_NOT_SUPPORTED;
 	return nvsim_mem_create(o->parent, NV01_MEMORY_SYSTEM, &mp, &o->mem);
 }
@@ -310,7 +310,7 @@ static NV_STATUS ctor_debugger(const struct nvsec *sec, struct nvobj *o, void *p
 	struct nvclient *app = p->hAppClient ? nvsim_client_find(p->hAppClient) : o->client;
 	struct nvobj *object;
 
-	if (p->hDebuggerClient)
+	if (p->hDebuggerClient_Obsolete)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (!app)
 		return NV_ERR_INVALID_CLIENT;
@@ -411,11 +411,11 @@ static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const stru
 	NV_STATUS st = NV_OK;
 	struct nvclient *c = nvsim_client_get(sec, p->hRoot, &st);
 	struct nvobj *parent, *o;
-	u32 handle = p->hNew;
+	u32 handle = p->hObjectNew;
 
 	if (!c)
 		return st;
-	parent = k->type == NVT_EVENT ? event_parent(c, p->hParent, params) : nvsim_obj_find(c, p->hParent);
+	parent = k->type == NVT_EVENT ? event_parent(c, p->hObjectParent, params) : nvsim_obj_find(c, p->hObjectParent);
 	if (!parent)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	if (!(k->parents & NVT_BIT(parent->type)))
@@ -440,7 +440,7 @@ static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const stru
 		kfree(o);
 		return st;
 	}
-	p->hNew = handle;
+	p->hObjectNew = handle;
 	return NV_OK;
 }
 
@@ -448,7 +448,7 @@ static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const stru
 NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u32 *handle,
 			      struct nv_mem_params *mp)
 {
-	struct nvos64 p = { .hRoot = hroot, .hParent = hparent, .hNew = *handle };
+	struct nvos64 p = { .hRoot = hroot, .hObjectParent = hparent, .hObjectNew = *handle };
 	struct nvclass k;
 	NV_STATUS st;
 
@@ -457,7 +457,7 @@ NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u
 	down_write(&nvsim_api_lock);
 	st = alloc_obj(sec, &p, &k, mp);
 	up_write(&nvsim_api_lock);
-	*handle = p.hNew;
+	*handle = p.hObjectNew;
 	return st;
 }
 
@@ -471,7 +471,7 @@ void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 		return;
 	op_alloc(sec, p, fault == NVSIM_FAULT_LONGER ? 8 : 0);
 	if (fault == NVSIM_FAULT_ONES)
-		p->hNew = 0xffffffff;
+		p->hObjectNew = 0xffffffff;
 }
 
 /* As in NVIDIA's driver the size of parameters is the class's: the one in the call counts for nothing. */

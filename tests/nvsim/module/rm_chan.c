@@ -15,11 +15,11 @@ static atomic_t next_token = ATOMIC_INIT(1);
 /* The copy engines behind those with a timeline of their own belong to graphics. */
 struct engine *nvsim_engine_of(struct nvgpu *gpu, u32 type)
 {
-	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_COPIES;
+	u32 first_grce = NV2080_ENGINE_TYPE_COPY0 + NVSIM_COPIES;
 	int i;
 
 	if (type >= first_grce && type < first_grce + NVSIM_GRCES)
-		type = NV2080_ENGINE_GR0;
+		type = NV2080_ENGINE_TYPE_GRAPHICS;
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		if (gpu->eng[i].type == type)
 			return i <= NVSIM_COPIES || nvsim_has_video(type) ? &gpu->eng[i] : NULL;
@@ -67,7 +67,7 @@ static void rec_end(struct nvgpu *gpu, struct nvtsg_rec *rec)
 
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 {
-	struct engine *e = nvsim_engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
+	struct engine *e = nvsim_engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_TYPE_GRAPHICS);
 	struct nvobj *vo = nvsim_obj_find_type(o->client, p->hVASpace, NVT_BIT(NVT_VASPACE));
 	struct nvtsg *tsg;
 	NV_STATUS st;
@@ -141,9 +141,9 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 	c->as = vo ? vo->as : cs ? cs->as : nvchan_tsg(c)->as ?: nvsim_obj_device(o)->default_as;
 	if (!c->as)
 		return NV_ERR_INVALID_ARGUMENT;
-	if (off % NV_USERD_SIZE || userd->mem->read_only)
+	if (off % NV_RAMUSERD_CHAN_SIZE || userd->mem->read_only)
 		return NV_ERR_INVALID_ARGUMENT;
-	if (userd->mem->size < NV_USERD_SIZE || off > userd->mem->size - NV_USERD_SIZE) {
+	if (userd->mem->size < NV_RAMUSERD_CHAN_SIZE || off > userd->mem->size - NV_RAMUSERD_CHAN_SIZE) {
 		/* memdescCreateSubMem(): compared with the memory's size from 590 on */
 		WARN(nvsim_branch < 590, "nvsim: USERD outside of its memory, offset %llx\n", off);
 		return NV_ERR_INVALID_ARGUMENT;
@@ -280,7 +280,7 @@ NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 {
 	struct nvchan *c = o->parent->chan;
 
-	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_GR0)
+	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_TYPE_GRAPHICS)
 		return NV_ERR_INVALID_STATE;
 	engine_set_object(&c->run, o->cls, copy ? ENGINE_OBJECT_COPY : ENGINE_OBJECT_COMPUTE);
 	return NV_OK;
@@ -293,7 +293,7 @@ NV_STATUS nvsim_video_create(struct nvobj *o, const struct nv_video_params *p)
 {
 	struct nvchan *c = o->parent->chan;
 
-	if ((p->size && p->size != nvsim_video_params_size(o->cls)) || p->instance)
+	if ((p->size && p->size != nvsim_video_params_size(o->cls)) || p->engineInstance)
 		return NV_ERR_INVALID_CLASS;
 	if (c->run.tsg->eng->type != nvsim_video_engine(o->cls))
 		return NV_ERR_INVALID_STATE;

@@ -132,9 +132,9 @@ static u32 engine_types(const struct nvgpu *gpu, u32 types[NVSIM_ENGINES + NVSIM
 {
 	u32 n = 0, i;
 
-	types[n++] = NV2080_ENGINE_GR0;
+	types[n++] = NV2080_ENGINE_TYPE_GRAPHICS;
 	for (i = 0; i < COPIES; i++)
-		types[n++] = NV2080_ENGINE_COPY0 + i;
+		types[n++] = NV2080_ENGINE_TYPE_COPY0 + i;
 	for (i = 1 + NVSIM_COPIES; i < NVSIM_ENGINES; i++)
 		if (nvsim_has_video(gpu->eng[i].type))
 			types[n++] = gpu->eng[i].type;

@@ -26,11 +26,11 @@ static bool may_dup(const struct nvsec *sec, const struct nvclient *dst, const s
 /* Only the right to dup is kept. Unless it composes, a policy replaces those before it (rs_access.h). */
 NV_STATUS nvsim_obj_share(struct nvobj *o, u16 type, u8 action, u32 target, u32 mask)
 {
-	bool on = !(action & RS_SHARE_ACTION_REVOKE);
+	bool on = !(action & RS_SHARE_ACTION_FLAG_REVOKE);
 
 	if (type >= RS_SHARE_TYPE_MAX)
 		return NV_ERR_INVALID_ARGUMENT;
-	if (!(action & RS_SHARE_ACTION_COMPOSE))
+	if (!(action & RS_SHARE_ACTION_FLAG_COMPOSE))
 		o->share = (struct nvshare) {};
 	o->share.set = true;
 	if (!(mask & BIT(RS_ACCESS_DUP_OBJECT)))
@@ -146,7 +146,8 @@ void nvsim_op_share(const struct nvsec *sec, struct nvos57 *p)
 	c = nvsim_client_get(sec, p->hClient, &p->status);
 	o = c ? nvsim_obj_find(c, p->hObject) : NULL;
 	if (o)
-		p->status = nvsim_obj_share(o, p->type, p->action, p->target, p->mask);
+		p->status = nvsim_obj_share(o, p->sharePolicy.type, p->sharePolicy.action, p->sharePolicy.target,
+					    p->sharePolicy.accessMask);
 	else if (c)
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	up_write(&nvsim_api_lock);

@@ -46,9 +46,9 @@ NV_STATUS nvsim_mem_create(struct nvobj *parent, u32 cls, struct nv_mem_params *
 
 	if (!parent->gpu || !p->size || p->size > 1ull << 46)
 		return NV_ERR_INVALID_ARGUMENT;
-	if ((p->flags & NVOS32_FLAG_VIRTUAL) || (p->attr2 & NVOS32_ATTR2_USE_EGM))
+	if ((p->flags & NVOS32_ALLOC_FLAGS_VIRTUAL) || (p->attr2 & NVOS32_ATTR2_USE_EGM))
 		return NV_ERR_INVALID_ARGUMENT;
-	if (fb ? loc != NVOS32_LOC_VIDMEM : loc != NVOS32_LOC_PCI && loc != NVOS32_LOC_ANY)
+	if (fb ? loc != NVOS32_ATTR_LOCATION_VIDMEM : loc != NVOS32_ATTR_LOCATION_PCI && loc != NVOS32_ATTR_LOCATION_ANY)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (fb && READ_ONCE(parent->gpu->lock_lost))
 		return NV_ERR_STATE_IN_USE;
@@ -86,7 +86,7 @@ static NV_STATUS pin_os_desc(struct nvgpu *gpu, u64 uaddr, u64 limit, struct nvm
 	if (!len || len > SZ_1G || offset_in_page(uaddr))
 		return NV_ERR_INVALID_ADDRESS;
 	count = DIV_ROUND_UP_ULL(len, PAGE_SIZE);
-	st = os_lock_user_pages((void *)uaddr, count, &pages, NV_LOCK_USER_PAGES_WRITE);
+	st = os_lock_user_pages((void *)uaddr, count, &pages, NV_LOCK_USER_PAGES_FLAGS_WRITE_YES);
 	/* NVIDIA's driver does, and takes them of an administrator (os_lookup_user_io_memory()). */
 	if (st == NV_ERR_INVALID_ADDRESS)
 		pr_info_ratelimited("nvsim: looks for registers at an address of a process\n");
@@ -102,7 +102,7 @@ static NV_STATUS pin_os_desc(struct nvgpu *gpu, u64 uaddr, u64 limit, struct nvm
 		return NV_ERR_NO_MEMORY;
 	}
 	kvfree(pages);
-	m->attr = NVOS32_LOC_PCI << 25;
+	m->attr = NVOS32_ATTR_LOCATION_PCI << 25;
 	*out = m;
 	return NV_OK;
 }
@@ -178,16 +178,16 @@ static NV_STATUS vid_heap_alloc(const struct nvsec *sec, struct nvos32 *p, u32 f
 				u64 *offset, u64 *limit)
 {
 	struct nv_mem_params mp = { .flags = flags, .attr = *attr, .attr2 = *attr2, .size = *size };
-	u32 cls = NVOS32_ATTR_LOCATION(*attr) == NVOS32_LOC_VIDMEM ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
+	u32 cls = NVOS32_ATTR_LOCATION(*attr) == NVOS32_ATTR_LOCATION_VIDMEM ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
 	NV_STATUS st;
 
-	if (!(flags & NVOS32_FLAG_HANDLE_PROVIDED))
+	if (!(flags & NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED))
 		*handle = 0;
-	if (flags & NVOS32_FLAG_VIRTUAL) {
+	if (flags & NVOS32_ALLOC_FLAGS_VIRTUAL) {
 		mp.hVASpace = p->hVASpace;
-		st = nvsim_alloc_virtual(sec, p->hRoot, p->hParent, handle, &mp);
+		st = nvsim_alloc_virtual(sec, p->hRoot, p->hObjectParent, handle, &mp);
 	} else {
-		st = alloc_classed(sec, p->hRoot, p->hParent, handle, cls, &mp);
+		st = alloc_classed(sec, p->hRoot, p->hObjectParent, handle, cls, &mp);
 	}
 	if (st == NV_OK) {
 		*attr = mp.attr;
@@ -207,15 +207,15 @@ static NV_STATUS vid_heap_info(const struct nvsec *sec, struct nvos32 *p)
 
 	down_read(&nvsim_api_lock);
 	c = nvsim_client_get(sec, p->hRoot, &st);
-	o = c ? nvsim_obj_find_type(c, p->hParent, PARENTS) : NULL;
+	o = c ? nvsim_obj_find_type(c, p->hObjectParent, PARENTS) : NULL;
 	if (c && !o)
 		st = NV_ERR_INVALID_OBJECT_PARENT;
 	if (o) {
 		p->total = o->gpu->fb_total;
 		p->free = nvsim_fb_free(o->gpu);
-		p->d.info.base = 0;
-		p->d.info.size = p->free;
-		p->d.info.offset = o->gpu->fb_total - p->free;
+		p->data.Info.base = 0;
+		p->data.Info.size = p->free;
+		p->data.Info.offset = o->gpu->fb_total - p->free;
 	}
 	up_read(&nvsim_api_lock);
 	return st;
@@ -223,31 +223,32 @@ static NV_STATUS vid_heap_info(const struct nvsec *sec, struct nvos32 *p)
 
 void nvsim_op_vid_heap(const struct nvsec *sec, struct nvos32 *p)
 {
-	struct nvos32_size *a = &p->d.alloc;
-	struct nvos32_tiled *t = &p->d.tiled;
-	struct nvos32_range *r = &p->d.range;
+	struct nvos32_size *a = &p->data.AllocSize;
+	struct nvos32_tiled *t = &p->data.AllocTiledPitchHeight;
+	struct nvos32_range *r = &p->data.AllocSizeRange;
 
 	switch (p->function) {
-	case NVOS32_ALLOC_SIZE:
+	case NVOS32_FUNCTION_ALLOC_SIZE:
 		p->status = vid_heap_alloc(sec, p, a->flags, &a->attr, &a->attr2, &a->hMemory, &a->size, &a->offset, &a->limit);
 		break;
-	case NVOS32_ALLOC_TILED:
+	case NVOS32_FUNCTION_ALLOC_TILED_PITCH_HEIGHT:
 		p->status = vid_heap_alloc(sec, p, t->flags, &t->attr, &t->attr2, &t->hMemory, &t->size, &t->offset, &t->limit);
 		break;
-	case NVOS32_ALLOC_SIZE_RANGE:
+	case NVOS32_FUNCTION_ALLOC_SIZE_RANGE:
 		p->status = vid_heap_alloc(sec, p, r->flags, &r->attr, &r->attr2, &r->hMemory, &r->size, &r->offset, &r->limit);
 		break;
-	case NVOS32_ALLOC_OS_DESC:
-		p->status = alloc_os_desc(sec, p->hRoot, p->hParent, &p->d.osdesc.hMemory, p->d.osdesc.descriptor, p->d.osdesc.limit);
+	case NVOS32_FUNCTION_ALLOC_OS_DESCRIPTOR:
+		p->status = alloc_os_desc(sec, p->hRoot, p->hObjectParent, &p->data.AllocOsDesc.hMemory,
+					  p->data.AllocOsDesc.descriptor, p->data.AllocOsDesc.limit);
 		return;
-	case NVOS32_FREE: {
-		struct nvos00 f = { .hRoot = p->hRoot, .hParent = p->hParent, .hOld = p->d.free_.hMemory };
+	case NVOS32_FUNCTION_FREE: {
+		struct nvos00 f = { .hRoot = p->hRoot, .hObjectParent = p->hObjectParent, .hObjectOld = p->data.Free.hMemory };
 
 		nvsim_op_free(sec, &f);
 		p->status = f.status;
 		return;
 	}
-	case NVOS32_INFO:
+	case NVOS32_FUNCTION_INFO:
 		p->status = vid_heap_info(sec, p);
 		return;
 	default:
@@ -255,11 +256,11 @@ void nvsim_op_vid_heap(const struct nvsec *sec, struct nvos32 *p)
 		return;
 	}
 	if (p->status == NV_OK) {
-		u8 keep[sizeof(p->d.raw)];
+		u8 keep[sizeof(p->data._room)];
 
-		memcpy(keep, p->d.raw, sizeof(keep));
+		memcpy(keep, p->data._room, sizeof(keep));
 		vid_heap_info(sec, p);		/* total and free */
-		memcpy(p->d.raw, keep, sizeof(keep));
+		memcpy(p->data._room, keep, sizeof(keep));
 	}
 }
 
@@ -269,14 +270,14 @@ void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd)
 	struct nvos33 map = {};
 
 	if (p->hClass == NV01_MEMORY_SYSTEM_OS_DESCRIPTOR) {
-		p->status = alloc_os_desc(sec, p->hRoot, p->hParent, &p->hNew, p->pMemory, p->limit);
+		p->status = alloc_os_desc(sec, p->hRoot, p->hObjectParent, &p->hObjectNew, p->pMemory, p->limit);
 		return;
 	}
 	p->status = NV_ERR_INVALID_CLASS;
 	if (p->hClass != NV01_MEMORY_SYSTEM && p->hClass != NV01_MEMORY_LOCAL_USER)
 		return;
-	mp.attr = (p->hClass == NV01_MEMORY_SYSTEM ? NVOS32_LOC_PCI : NVOS32_LOC_VIDMEM) << 25;
-	p->status = alloc_classed(sec, p->hRoot, p->hParent, &p->hNew, p->hClass, &mp);
+	mp.attr = (p->hClass == NV01_MEMORY_SYSTEM ? NVOS32_ATTR_LOCATION_PCI : NVOS32_ATTR_LOCATION_VIDMEM) << 25;
+	p->status = alloc_classed(sec, p->hRoot, p->hObjectParent, &p->hObjectNew, p->hClass, &mp);
 	if (p->status != NV_OK)
 		return;
 	p->limit = mp.limit;
@@ -284,11 +285,11 @@ void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd)
 	if (sec->kernel || p->hClass != NV01_MEMORY_SYSTEM || ((p->flags >> 16) & 3) == 1 || p->flags >> 30 == 1)
 		return;
 	map.hClient = p->hRoot;
-	map.hDevice = p->hParent;
-	map.hMemory = p->hNew;
+	map.hDevice = p->hObjectParent;
+	map.hMemory = p->hObjectNew;
 	map.length = p->limit + 1;
 	nvsim_op_map(sec, &map, fd);
-	p->pMemory = map.pLinear;
+	p->pMemory = map.pLinearAddress;
 }
 
 /* Whether the CPU sees it through BAR1. */
@@ -367,9 +368,9 @@ void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
 		at = 0x100000000000ull + m->addr + p->offset;
 	if (p->status == NV_OK)
 		p->status = set_context(o, p->offset, p->length, window,
-					m->read_only || NVOS33_ACCESS(p->flags) == NVOS33_ACCESS_RO, fd);
+					m->read_only || NVOS33_ACCESS(p->flags) == NVOS33_FLAGS_ACCESS_READ_ONLY, fd);
 	if (p->status == NV_OK)
-		p->pLinear = at;
+		p->pLinearAddress = at;
 	else if (in_bar1(o) && at)
 		nvsim_bar1_unmap(o, at);
 out:
@@ -385,7 +386,7 @@ void nvsim_op_unmap(const struct nvsec *sec, struct nvos34 *p)
 	p->status = NV_OK;
 	c = nvsim_client_get(sec, p->hClient, &p->status);
 	o = c ? nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY)) : NULL;
-	if (c && (!o || (in_bar1(o) && !nvsim_bar1_unmap(o, p->pLinear))))
+	if (c && (!o || (in_bar1(o) && !nvsim_bar1_unmap(o, p->pLinearAddress))))
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	up_write(&nvsim_api_lock);
 }
@@ -403,7 +404,7 @@ void nvsim_op_rename_map(struct nvos56 *p)
 	if (!c)
 		p->status = NV_ERR_INVALID_CLIENT;
 	else if (o && nvsim_obj_find_type(c, p->hDevice, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE)) &&
-		 (o->type != NVT_MEMORY || !in_bar1(o) || nvsim_bar1_rename(o, p->pOld, p->pNew)))
+		 (o->type != NVT_MEMORY || !in_bar1(o) || nvsim_bar1_rename(o, p->pOldCpuAddress, p->pNewCpuAddress)))
 		p->status = NV_OK;
 	up_write(&nvsim_api_lock);
 }
@@ -481,7 +482,7 @@ void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
 		goto out;
 	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
 	/* Deferred, the TLB's entries stay: here all of the mapping, until its space goes. */
-	if (v && p->flags & NVOS47_DEFER_TLB)
+	if (v && p->flags & NVOS47_FLAGS_DEFER_TLB)
 		goto out;
 	/*
 	 * Without a size all of the mapping that begins there; hMemory is ignored

@@ -107,14 +107,14 @@ static void do_init(struct uvm_vas *v, void *arg)
 {
 	struct uvm_init *p = arg;
 
-	p->status = NV_ERR_INVALID_ARGUMENT;
+	p->rmStatus = NV_ERR_INVALID_ARGUMENT;
 	if (p->flags & ~3ull || v->mm_of)
 		return;
 	mutex_lock(&v->lock);
 	if (!v->initialized)
-		p->status = uvm_va_space_create(&v->mapping, &v, p->flags);
+		p->rmStatus = uvm_va_space_create(&v->mapping, &v, p->flags);
 	else if (v->flags == p->flags)
-		p->status = NV_OK;
+		p->rmStatus = NV_OK;
 	mutex_unlock(&v->lock);
 }
 
@@ -122,7 +122,7 @@ static void do_init(struct uvm_vas *v, void *arg)
 static NV_STATUS mm_initialize(struct uvm_vas *v, struct uvm_vas *space)
 {
 	lockdep_assert_held(&space->lock);
-	if (space->flags & UVM_INIT_FLAGS_MULTI_PROCESS)
+	if (space->flags & UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE)
 		return NV_WARN_NOTHING_TO_DO;
 	if (space->mm_state != UVM_MM_NONE)
 		return space->mm_state == UVM_MM_ALIVE ? NV_ERR_INVALID_STATE : NV_ERR_PAGE_TABLE_NOT_AVAIL;
@@ -135,25 +135,25 @@ static NV_STATUS mm_initialize(struct uvm_vas *v, struct uvm_vas *space)
 static void do_mm_init(struct uvm_vas *v, void *arg)
 {
 	struct uvm_mm_init *p = arg;
-	struct file *f = fget(p->fd);
+	struct file *f = fget(p->uvmFd);
 	struct uvm_vas *other;
 
-	p->status = NV_ERR_INVALID_ARGUMENT;
+	p->rmStatus = NV_ERR_INVALID_ARGUMENT;
 	if (uvm_file_is_ours(f)) {
 		other = f->private_data;
 		mutex_lock(&other->lock);
 		if (other->initialized)
-			p->status = mm_initialize(v, other);
+			p->rmStatus = mm_initialize(v, other);
 		mutex_unlock(&other->lock);
 	}
-	if (f && p->status != NV_OK)
+	if (f && p->rmStatus != NV_OK)
 		fput(f);
 }
 
 /* A space in multi-process sharing mode belongs to no process. */
 static bool has_mm(const struct uvm_vas *v)
 {
-	return v->flags & UVM_INIT_FLAGS_MULTI_PROCESS || v->mm_state == UVM_MM_ALIVE;
+	return v->flags & UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE || v->mm_state == UVM_MM_ALIVE;
 }
 
 /*
@@ -191,7 +191,7 @@ static void do_register_gpu(struct uvm_vas *v, void *arg)
 {
 	struct uvm_reg_gpu *p = arg;
 
-	p->status = uvm_va_space_register_gpu(v, p->uuid, &p->hClient, &p->numaEnabled, &p->numaNode, p->uuid);
+	p->rmStatus = uvm_va_space_register_gpu(v, p->gpu_uuid, &p->hClient, &p->numaEnabled, &p->numaNodeId, p->gpu_uuid);
 }
 
 static void do_unregister_gpu(struct uvm_vas *v, void *arg)
@@ -200,8 +200,8 @@ static void do_unregister_gpu(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *g;
 
 	mutex_lock(&v->lock);
-	g = uvm_gpu_find(v, p->uuid);
-	p->status = g ? NV_OK : NV_ERR_INVALID_DEVICE;
+	g = uvm_gpu_find(v, p->gpuUuid);
+	p->rmStatus = g ? NV_OK : NV_ERR_INVALID_DEVICE;
 	if (g)
 		gpu_drop(v, g);
 	mutex_unlock(&v->lock);
@@ -215,20 +215,20 @@ static void do_register_vas(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *g;
 
 	mutex_lock(&v->lock);
-	g = uvm_gpu_find(v, p->uuid);
-	p->status = g ? nvUvmInterfaceDupAddressSpace(g->gpu, p->hClient, p->hVaSpace, &as, NULL) : NV_ERR_INVALID_DEVICE;
-	if (p->status != NV_OK) {
+	g = uvm_gpu_find(v, p->gpuUuid);
+	p->rmStatus = g ? nvUvmInterfaceDupAddressSpace(g->gpu, p->hClient, p->hVaSpace, &as, NULL) : NV_ERR_INVALID_DEVICE;
+	if (p->rmStatus != NV_OK) {
 		mutex_unlock(&v->lock);
 		return;
 	}
 	if (as->gpu != g->gpu) {
-		p->status = NV_ERR_INVALID_DEVICE;
+		p->rmStatus = NV_ERR_INVALID_DEVICE;
 	} else if (!has_mm(v)) {
-		p->status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
+		p->rmStatus = NV_ERR_PAGE_TABLE_NOT_AVAIL;
 	} else if (g->as) {
-		p->status = NV_ERR_INVALID_STATE;
+		p->rmStatus = NV_ERR_INVALID_STATE;
 	} else {
-		p->status = NV_OK;
+		p->rmStatus = NV_OK;
 		g->as = as;
 		as = NULL;
 		list_for_each_entry(x, &v->ranges, link)
@@ -246,8 +246,8 @@ static void do_unregister_vas(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *g;
 
 	mutex_lock(&v->lock);
-	g = uvm_gpu_find(v, p->uuid);
-	p->status = g && g->as ? NV_OK : NV_ERR_INVALID_DEVICE;
+	g = uvm_gpu_find(v, p->gpuUuid);
+	p->rmStatus = g && g->as ? NV_OK : NV_ERR_INVALID_DEVICE;
 	if (g)
 		uvm_gpu_drop_as(v, g);
 	mutex_unlock(&v->lock);
@@ -260,8 +260,8 @@ static void do_register_channel(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *g;
 
 	mutex_lock(&v->lock);
-	g = uvm_gpu_find(v, p->uuid);
-	p->status = g ? uvm_chan_register(v, g, p->hClient, p->hChannel) : NV_ERR_INVALID_DEVICE;
+	g = uvm_gpu_find(v, p->gpuUuid);
+	p->rmStatus = g ? uvm_chan_register(v, g, p->hClient, p->hChannel) : NV_ERR_INVALID_DEVICE;
 	mutex_unlock(&v->lock);
 }
 
@@ -270,7 +270,7 @@ static void do_unregister_channel_v2(struct uvm_vas *v, void *arg)
 	struct uvm_unreg_chan_v2 *p = arg;
 
 	mutex_lock(&v->lock);
-	p->status = uvm_chan_unregister(v, p->hClient, p->hChannel);
+	p->rmStatus = uvm_chan_unregister(v, p->hClient, p->hChannel);
 	mutex_unlock(&v->lock);
 }
 
@@ -280,7 +280,7 @@ static void do_unregister_channel(struct uvm_vas *v, void *arg)
 	struct uvm_unreg_chan *p = arg;
 
 	mutex_lock(&v->lock);
-	p->status = uvm_chan_unregister(v, p->hClient, p->hChannel);
+	p->rmStatus = uvm_chan_unregister(v, p->hClient, p->hChannel);
 	mutex_unlock(&v->lock);
 }
 
@@ -288,14 +288,14 @@ static void do_create_range(struct uvm_vas *v, void *arg)
 {
 	struct uvm_range *p = arg;
 
-	p->status = uvm_api_create_external_range(p, v->file);
+	p->rmStatus = uvm_api_create_external_range(p, v->file);
 }
 
 static void do_free(struct uvm_vas *v, void *arg)
 {
 	struct uvm_range *p = arg;
 
-	p->status = uvm_api_free(p, v->file);
+	p->rmStatus = uvm_api_free(p, v->file);
 }
 
 /* Whatever range is there, as a whole. */
@@ -309,35 +309,35 @@ static void do_free_v2(struct uvm_vas *v, void *arg)
 	x = uvm_range_find(v, p->base, 1);
 	range.length = x ? x->len : 1;
 	mutex_unlock(&v->lock);
-	p->status = uvm_api_free(&range, v->file);
+	p->rmStatus = uvm_api_free(&range, v->file);
 }
 
 static void do_pool(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pool *p = arg;
 
-	p->status = uvm_api_alloc_semaphore_pool(p, v->file);
+	p->rmStatus = uvm_api_alloc_semaphore_pool(p, v->file);
 }
 
 static void do_pool_v1(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pool_v1 *p = arg;
 
-	p->status = uvm_api_alloc_semaphore_pool(p, v->file);
+	p->rmStatus = uvm_api_alloc_semaphore_pool(p, v->file);
 }
 
 static void do_map_external(struct uvm_vas *v, void *arg)
 {
 	struct uvm_map_ext *p = arg;
 
-	p->status = uvm_range_map(v, p);
+	p->rmStatus = uvm_range_map(v, p);
 }
 
 static void do_unmap_external(struct uvm_vas *v, void *arg)
 {
 	struct uvm_unmap_ext *p = arg;
 
-	p->status = uvm_range_unmap(v, p);
+	p->rmStatus = uvm_range_unmap(v, p);
 }
 
 static void do_validate(struct uvm_vas *v, void *arg)
@@ -347,7 +347,7 @@ static void do_validate(struct uvm_vas *v, void *arg)
 
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
-	p->status = x && x->base == p->base && x->len == p->length ? NV_OK : NV_ERR_INVALID_ADDRESS;
+	p->rmStatus = x && x->base == p->base && x->len == p->length ? NV_OK : NV_ERR_INVALID_ADDRESS;
 	mutex_unlock(&v->lock);
 }
 
@@ -355,37 +355,37 @@ static void do_pageable(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pageable *p = arg;
 
-	p->access = nvsim.hmm && !(v->flags & UVM_INIT_DISABLE_HMM);
-	p->status = NV_OK;
+	p->pageableMemAccess = nvsim.hmm && !(v->flags & UVM_INIT_FLAGS_DISABLE_HMM);
+	p->rmStatus = NV_OK;
 }
 
 static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pageable_gpu *p = arg;
 
-	p->access = nvsim.hmm && !(v->flags & UVM_INIT_DISABLE_HMM);
-	p->status = NV_OK;
+	p->pageableMemAccess = nvsim.hmm && !(v->flags & UVM_INIT_FLAGS_DISABLE_HMM);
+	p->rmStatus = NV_OK;
 }
 
 static void do_create_group(struct uvm_vas *v, void *arg)
 {
 	struct uvm_group *p = arg;
 
-	p->status = uvm_api_create_range_group(p, v->file);
+	p->rmStatus = uvm_api_create_range_group(p, v->file);
 }
 
 static void do_destroy_group(struct uvm_vas *v, void *arg)
 {
 	struct uvm_group *p = arg;
 
-	p->status = uvm_api_destroy_range_group(p, v->file);
+	p->rmStatus = uvm_api_destroy_range_group(p, v->file);
 }
 
 static void do_map_dyn(struct uvm_vas *v, void *arg)
 {
 	struct uvm_map_dyn *p = arg;
 
-	p->status = uvm_range_reflect(v, p);
+	p->rmStatus = uvm_range_reflect(v, p);
 }
 
 /* Preferred location and migration of a managed range's pages: they do not move here. */
@@ -403,17 +403,17 @@ static NV_STATUS hint(struct uvm_vas *v, const struct uvm_range *p)
 
 static void do_preferred(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_pref *)arg)->status = hint(v, arg);
+	((struct uvm_pref *)arg)->rmStatus = hint(v, arg);
 }
 
 static void do_hint(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_range *)arg)->status = hint(v, arg);
+	((struct uvm_range *)arg)->rmStatus = hint(v, arg);
 }
 
 static void do_accessed_by(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_accessed_by *)arg)->status = hint(v, arg);
+	((struct uvm_accessed_by *)arg)->rmStatus = hint(v, arg);
 }
 
 /* Nothing moves: an asynchronous one is done at once, too, and its semaphore is written (uvm_migrate.c). */
@@ -422,15 +422,15 @@ static void do_migrate(struct uvm_vas *v, void *arg)
 	struct uvm_migrate *p = arg;
 	bool async = p->flags & UVM_MIGRATE_FLAG_ASYNC;
 
-	if (p->flags & ~UVM_MIGRATE_FLAG_ASYNC || (!async && p->sem_address) ||
-	    (async && !p->sem_address && p->sem_payload)) {
-		p->status = NV_ERR_INVALID_ARGUMENT;
+	if (p->flags & ~UVM_MIGRATE_FLAG_ASYNC || (!async && p->semaphoreAddress) ||
+	    (async && !p->semaphoreAddress && p->semaphorePayload)) {
+		p->rmStatus = NV_ERR_INVALID_ARGUMENT;
 		return;
 	}
 	/* without a range it is the semaphore only */
-	p->status = p->length || !p->sem_address ? hint(v, arg) : NV_OK;
-	if (p->status == NV_OK && p->sem_address)
-		p->status = uvm_pool_release(v, p->sem_address, p->sem_payload);
+	p->rmStatus = p->length || !p->semaphoreAddress ? hint(v, arg) : NV_OK;
+	if (p->rmStatus == NV_OK && p->semaphoreAddress)
+		p->rmStatus = uvm_pool_release(v, p->semaphoreAddress, p->semaphorePayload);
 }
 
 static const struct uvm_call {

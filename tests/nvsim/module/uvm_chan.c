@@ -36,7 +36,7 @@ static void show_word(struct nvchan *ch)
 }
 
 /* nvGpuOpsRetainChannel(), as far as a channel here has it. */
-static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
+static void describe(const struct nvchan *ch, struct nv_uvm_channel *info)
 {
 	memset(info, 0, sizeof(*info));
 	info->runlistId = ch->run.tsg->eng->index;
@@ -44,7 +44,7 @@ static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
 	info->bTsgChannel = true;
 	info->tsgId = nvchan_tsg(ch)->ctx->id;
 	info->tsgMaxSubctxCount = 64;
-	info->channelEngineType = ch->run.tsg->eng->type == NV2080_ENGINE_GR0 ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
+	info->channelEngineType = ch->run.tsg->eng->type == NV2080_ENGINE_TYPE_GRAPHICS ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
 	info->clearFaultedToken = ch->token;
 	info->pChramChannelRegister = (uintptr_t)nvctx_chram(ch->ctx);
 }
@@ -118,7 +118,7 @@ static struct uvm_chan *find(struct uvm_vas *v, u32 hclient, u32 hchannel)
 
 NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel)
 {
-	struct uvm_channel_info *info;
+	struct nv_uvm_channel *info;
 	struct uvm_chan *ch;
 	NV_STATUS st;
 

@@ -33,7 +33,7 @@ noinline NV_STATUS uvm_api_create_range_group(struct uvm_group *p, struct file *
 	mutex_lock(&v->lock);
 	group->id = ++v->last_group;
 	list_add(&group->link, &v->groups);
-	p->id = group->id;
+	p->rangeGroupId = group->id;
 	mutex_unlock(&v->lock);
 	return NV_OK;
 }
@@ -44,7 +44,7 @@ noinline NV_STATUS uvm_api_destroy_range_group(struct uvm_group *p, struct file 
 	struct range_group *group;
 
 	mutex_lock(&v->lock);
-	group = group_find(v, p->id);
+	group = group_find(v, p->rangeGroupId);
 	if (group)
 		list_del(&group->link);
 	mutex_unlock(&v->lock);
@@ -58,15 +58,15 @@ void uvm_do_set_group(struct uvm_vas *v, void *arg)
 	struct uvm_set_group *p = arg;
 	struct uvm_ext *x;
 
-	p->status = NV_ERR_INVALID_ADDRESS;
-	if (uvm_bad_range(p->base, p->length))
+	p->rmStatus = NV_ERR_INVALID_ADDRESS;
+	if (uvm_bad_range(p->requestedBase, p->length))
 		return;
 	mutex_lock(&v->lock);
-	x = uvm_range_find(v, p->base, p->length);
-	if (p->id && !group_find(v, p->id))
-		p->status = NV_ERR_OBJECT_NOT_FOUND;
+	x = uvm_range_find(v, p->requestedBase, p->length);
+	if (p->rangeGroupId && !group_find(v, p->rangeGroupId))
+		p->rmStatus = NV_ERR_OBJECT_NOT_FOUND;
 	else if (x && x->managed)
-		p->status = NV_OK;
+		p->rmStatus = NV_OK;
 	mutex_unlock(&v->lock);
 }
 

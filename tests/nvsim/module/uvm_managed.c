@@ -67,7 +67,7 @@ static void managed_close(struct vm_area_struct *vma)
 	if (nvsim.close_ms > 0)
 		msleep(nvsim.close_ms);
 	/* A zombie, which lasts as long as the file: another process may still have the space. */
-	if (!current->mm && v->flags & UVM_INIT_FLAGS_MULTI_PROCESS)
+	if (!current->mm && v->flags & UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE)
 		return;
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, vma->vm_start, 1);
@@ -160,7 +160,7 @@ int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma)
 	struct uvm_vas *v = file->private_data;
 	int err;
 
-	if (!v->initialized || (!(v->flags & UVM_INIT_FLAGS_MULTI_PROCESS) && v->mm != current->mm))
+	if (!v->initialized || (!(v->flags & UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE) && v->mm != current->mm))
 		return -EPERM;
 	if (vma->vm_start != (u64)vma->vm_pgoff << PAGE_SHIFT || !(vma->vm_flags & VM_SHARED) ||
 	    (vma->vm_flags & (VM_READ | VM_WRITE)) != (VM_READ | VM_WRITE))

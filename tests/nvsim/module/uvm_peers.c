@@ -14,12 +14,12 @@ void uvm_do_enable_peers(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *a, *b;
 
 	mutex_lock(&v->lock);
-	a = uvm_gpu_find(v, p->a);
-	b = uvm_gpu_find(v, p->b);
-	p->status = NV_ERR_INVALID_DEVICE;
+	a = uvm_gpu_find(v, p->gpuUuidA);
+	b = uvm_gpu_find(v, p->gpuUuidB);
+	p->rmStatus = NV_ERR_INVALID_DEVICE;
 	if (a && b && a != b && !uvm_peers_enabled(v, a->gpu, b->gpu))
-		p->status = nvsim_peers_get(a->gpu, b->gpu);
-	if (p->status == NV_OK) {
+		p->rmStatus = nvsim_peers_get(a->gpu, b->gpu);
+	if (p->rmStatus == NV_OK) {
 		v->peers[a->gpu->index] |= BIT(b->gpu->index);
 		v->peers[b->gpu->index] |= BIT(a->gpu->index);
 	}
@@ -44,12 +44,12 @@ void uvm_do_disable_peers(struct uvm_vas *v, void *arg)
 	struct uvm_gpu *a, *b;
 
 	mutex_lock(&v->lock);
-	a = uvm_gpu_find(v, p->a);
-	b = uvm_gpu_find(v, p->b);
-	p->status = NV_ERR_INVALID_DEVICE;
+	a = uvm_gpu_find(v, p->gpuUuidA);
+	b = uvm_gpu_find(v, p->gpuUuidB);
+	p->rmStatus = NV_ERR_INVALID_DEVICE;
 	if (a && b && a != b && uvm_peers_enabled(v, a->gpu, b->gpu)) {
 		disable(v, a, b);
-		p->status = NV_OK;
+		p->rmStatus = NV_OK;
 	}
 	mutex_unlock(&v->lock);
 }

@@ -129,5 +129,5 @@ noinline NV_STATUS uvm_api_alloc_semaphore_pool(void *params, struct file *file)
 	struct uvm_pool_v1 *old = params;
 	struct uvm_pool *p = params;
 
-	return pool_create(v, p->base, p->length, nvsim_branch < 550 ? old->count : p->count);
+	return pool_create(v, p->base, p->length, nvsim_branch < 550 ? old->gpuAttributesCount : p->gpuAttributesCount);
 }

@@ -71,7 +71,7 @@ NV_STATUS uvm_range_reflect(struct uvm_vas *v, const struct uvm_map_dyn *p)
 	if (uvm_bad_range(p->base, p->length))
 		return NV_ERR_INVALID_ADDRESS;
 	mutex_lock(&v->lock);
-	g = uvm_gpu_find(v, p->uuid);
+	g = uvm_gpu_find(v, p->gpuUuid);
 	if (!g || !g->as) {
 		st = NV_ERR_INVALID_DEVICE;
 	} else if ((p->length != SZ_4K && p->length != SZ_64K && p->length != SZ_2M) || p->base & (p->length - 1)) {
@@ -199,13 +199,13 @@ static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p)
 	struct uvm_gpu *g;
 	u64 i;
 
-	for (i = 0; i < p->count; i++) {
-		g = uvm_gpu_find(v, p->attr[i].uuid);
+	for (i = 0; i < p->gpuAttributesCount; i++) {
+		g = uvm_gpu_find(v, p->perGpuAttributes[i].gpuUuid);
 		if (!g || !g->as)
 			return NV_ERR_INVALID_DEVICE;
 	}
-	for (i = 0; st == NV_OK && i < p->count; i++)
-		st = map_gpu(v, uvm_gpu_find(v, p->attr[i].uuid), p);
+	for (i = 0; st == NV_OK && i < p->gpuAttributesCount; i++)
+		st = map_gpu(v, uvm_gpu_find(v, p->perGpuAttributes[i].gpuUuid), p);
 	return st;
 }
 
@@ -216,7 +216,7 @@ NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p)
 
 	if (uvm_bad_range(p->base, p->length) || offset_in_page(p->offset))
 		return NV_ERR_INVALID_ADDRESS;
-	if (!p->count || p->count > UVM_MAX_GPUS)
+	if (!p->gpuAttributesCount || p->gpuAttributesCount > UVM_MAX_GPUS)
 		return NV_ERR_INVALID_ARGUMENT;
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
@@ -231,18 +231,18 @@ void uvm_do_map_external_v1(struct uvm_vas *v, void *arg)
 	struct uvm_map_ext *q = kvzalloc(sizeof(*q), GFP_KERNEL);
 	struct uvm_map_ext_v1 *p = arg;
 
-	p->status = NV_ERR_NO_MEMORY;
+	p->rmStatus = NV_ERR_NO_MEMORY;
 	if (!q)
 		return;
 	q->base = p->base;
 	q->length = p->length;
 	q->offset = p->offset;
-	memcpy(q->attr, p->attr, sizeof(p->attr));
-	q->count = p->count;
+	memcpy(q->perGpuAttributes, p->perGpuAttributes, sizeof(p->perGpuAttributes));
+	q->gpuAttributesCount = p->gpuAttributesCount;
 	q->rmCtrlFd = p->rmCtrlFd;
 	q->hClient = p->hClient;
 	q->hMemory = p->hMemory;
-	p->status = p->count > UVM_MAX_GPUS_V1 ? NV_ERR_INVALID_ARGUMENT : uvm_range_map(v, q);
+	p->rmStatus = p->gpuAttributesCount > UVM_MAX_GPUS_V1 ? NV_ERR_INVALID_ARGUMENT : uvm_range_map(v, q);
 	kvfree(q);
 }
 
@@ -256,7 +256,7 @@ NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p)
 		return NV_ERR_INVALID_ADDRESS;
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
-	g = uvm_gpu_find(v, p->uuid);
+	g = uvm_gpu_find(v, p->gpuUuid);
 	if (!is_external(x))
 		st = NV_ERR_INVALID_ADDRESS;
 	else if (!g || !g->as)

@@ -49,10 +49,10 @@ struct nvml_process {
 	unsigned long long bytes;
 	unsigned int gpu_instance, compute_instance;
 };
-ABI_SIZE(struct nvml_pci, 68);
-ABI_SIZE(struct nvml_memory, 24);
-ABI_SIZE(struct nvml_memory_v2, 40);
-ABI_SIZE(struct nvml_process, 24);
+_Static_assert(sizeof(struct nvml_pci) == 68, "nvml_pci");
+_Static_assert(sizeof(struct nvml_memory) == 24, "nvml_memory");
+_Static_assert(sizeof(struct nvml_memory_v2) == 40, "nvml_memory_v2");
+_Static_assert(sizeof(struct nvml_process) == 24, "nvml_process");
 
 static struct {
 	int users;		/* nvmlInit minus nvmlShutdown */

@@ -9,19 +9,15 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 
+#include "core/nv_abi.h"
 #include "simgpu.h"
 
-#define NV2080_ENGINE_GR0 1
-#define NV2080_ENGINE_COPY0 9
 #define CLASS_TSG 0xa06c
-#define USERD_BYTES 512
 #define USERD_GET 0x88
 #define USERD_PUT 0x8c
 #define VF_DOORBELL 0x810090		/* in the page that clients map */
 #define CHRAM 0xd0000			/* of the GSP's table of engines: runlist n at + n * CHRAM_BYTES */
 #define CHRAM_BYTES 0x2000
-#define PCCSR 0x800000			/* NV_PCCSR: two registers for each channel, its instance block and its state */
-#define PCCSR_CHANNELS 4096
 #define BOOT_42_AMPERE 0x17		/* architecture, NV_PMC_BOOT_42 bits 28:24 and up */
 #define OFF_TIMEOUT_NS (10ull * NSEC_PER_SEC)
 
@@ -155,9 +151,9 @@ static struct sim_chan *find_chan(struct simgpu *g, u32 client, u32 handle)
 /* The engine of a runlist: copy engines that share one with graphics are it. NULL: nothing is executed, as by a decoder. */
 static struct engine *engine_of(struct simgpu *g, u32 type)
 {
-	u32 copy = type - NV2080_ENGINE_COPY0;
+	u32 copy = type - NV2080_ENGINE_TYPE_COPY0;
 
-	if (type <= NV2080_ENGINE_GR0)
+	if (type <= NV2080_ENGINE_TYPE_GRAPHICS)
 		return &g->eng[0];
 	if (copy < g->gsp.chip->copy_engines)
 		return &g->eng[1 + copy];
@@ -208,7 +204,7 @@ static bool has_pccsr(const struct simgpu *g)
 static u32 *word_of(struct simgpu *g, struct engine *e, u32 id)
 {
 	if (has_pccsr(g))
-		return id < PCCSR_CHANNELS ? (u32 *)g->gsp.regs + PCCSR / 4 + id * 2 + 1 : NULL;
+		return id < NV_PCCSR_CHANNELS ? (u32 *)g->gsp.regs + NV_PCCSR / 4 + id * 2 + 1 : NULL;
 	return (u32 *)g->gsp.regs + (CHRAM + e->index * CHRAM_BYTES) / 4 + id;
 }
 
@@ -216,7 +212,7 @@ static u32 *word_of(struct simgpu *g, struct engine *e, u32 id)
 int gsp_engine_channel(struct gsp_card *card, const struct gsp_channel *p)
 {
 	struct simgpu *g = simgpu_of(card);
-	u8 *userd = gsp_cpu(card, p->userd, USERD_BYTES);
+	u8 *userd = gsp_cpu(card, p->userd, NV_RAMUSERD_CHAN_SIZE);
 	struct sim_chan *c = kzalloc(sizeof(*c), GFP_KERNEL);
 	struct sim_tsg *t;
 
@@ -467,7 +463,7 @@ void simgpu_engines_init(struct simgpu *g)
 	g->card.fault = fault;
 	g->card.interrupt = interrupt;
 	for (i = 0; i < SIMGPU_ENGINES; i++)
-		engine_init(&g->eng[i], &g->card, i, i ? NV2080_ENGINE_COPY0 + i - 1 : NV2080_ENGINE_GR0);
+		engine_init(&g->eng[i], &g->card, i, i ? NV2080_ENGINE_TYPE_COPY0 + i - 1 : NV2080_ENGINE_TYPE_GRAPHICS);
 }
 
 void simgpu_engines_exit(struct simgpu *g)

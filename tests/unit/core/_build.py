@@ -31,7 +31,8 @@ SANITIZE = ["-fsanitize=undefined", "-fno-sanitize-recover=all"] + (["-fsanitize
 
 # What env.h gives the headers; the rest of it is libc's and not for cffi.
 TYPES = """
-typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;
+typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
+typedef int16_t s16; typedef int32_t s32; typedef int64_t s64;
 """
 
 
@@ -73,7 +74,7 @@ def constants() -> dict[str, int]:
     found = {}
     for path in headers():
         for name, value in re.findall(
-            r"^#define\s+(CGPU_\w+|NV\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*\b", path.read_text(), re.M
+            r"^#define\s+((?:CGPU_|NV|RS_|UVM_)\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*\b", path.read_text(), re.M
         ):
             found[name] = int(value, 0)
     return found

@@ -13,7 +13,13 @@ from corelib import C, ffi
 FOLDERS = {"core": _build.CORE, "pure": _build.PURE}
 FILES = sorted(path for folder in FOLDERS.values() for path in folder.glob("*.[ch]"))
 PURE = [p for p in FILES if p.name != "core_main.c"]
-NUMBERS = {"nv_abi.h", "nv_call.c", "nv_branch.c"}  # tables of the driver's numbers
+NUMBERS = {
+    "nv_abi.h",
+    "nv_struct.h",
+    "nv_struct_control.h",
+    "nv_call.c",
+    "nv_branch.c",
+}  # tables of the driver's numbers
 
 # A file's part is the first word of its name; policies are rules of the scheduler.
 PARTS = {"policy": "sched"}
@@ -35,7 +41,7 @@ def included(path):
 
 
 #: Macros with arguments: the rows of a table.
-MACROS = {"nv_table.h": {"DOC", "FD"}, "policy.h": {"CGPU_POLICY_DECLARATION"}}
+MACROS = {"nv_struct.h": {"AT"}, "nv_table.h": {"DOC", "FD"}, "policy.h": {"CGPU_POLICY_DECLARATION"}}
 
 
 def callees():

@@ -30,20 +30,20 @@ static bool frozen[CHANNELS];
 
 u32 ckm_ctrl_timed(struct ckm_gpu *g, enum ckm_ctrl_kind kind, u32 client, u32 object, u32 cmd, void *params, u32 size)
 {
-	struct disable_channels *list = params;
+	struct nv_disable_channels *list = params;
 	u32 i;
 
 	made++;
-	for (i = 0; i < list->count; i++) {
-		u32 c = list->channel[i];
+	for (i = 0; i < list->numChannels; i++) {
+		u32 c = list->hChannelList[i];
 
 		if (how[c] == 4)
-			return NV_ERR_NOT_FOUND;
-		if (how[c] == 3 || how[c] == (list->disable ? 1 : 2))
+			return NV_ERR_OBJECT_NOT_FOUND;
+		if (how[c] == 3 || how[c] == (list->bDisable ? 1 : 2))
 			return 0x40;
 	}
-	for (i = 0; i < list->count; i++)
-		frozen[list->channel[i]] = list->disable;
+	for (i = 0; i < list->numChannels; i++)
+		frozen[list->hChannelList[i]] = list->bDisable;
 	return NV_OK;
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import calltable
 import pytest
 from calltable import BRANCHES, Row, found
-from corelib import C, lib
+from corelib import C, ffi, lib
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,7 +179,11 @@ def test_copied_in_rows_are_those_that_are_read():
 
 
 def test_fields_that_the_module_reads_are_inside():
-    for kind, at in (("TSG", C.NV_TSG_ENGINE), ("VIDMEM", C.NV_MEM_SIZE + 4), ("PEERS", C.NV_PEERS_ANSWERS - 4)):
+    for kind, at in (
+        ("TSG", ffi.offsetof("struct nv_tsg_params", "engineType")),
+        ("VIDMEM", ffi.offsetof("struct nv_mem_params", "size") + 4),
+        ("PEERS", ffi.offsetof("struct nv_peers_params", "l2pBar1P2PDmaInfo") - 4),
+    ):
         rows = [r for r in ROWS["class"] if r.verdict == kind]
         assert rows
         assert all(at + 4 <= r.size for r in rows), kind
@@ -187,17 +191,17 @@ def test_fields_that_the_module_reads_are_inside():
         abi = lib.cgpu_call_abi(branch)
         sizes = {r.size for r in ROWS["class"] if r.verdict == "CHANNEL" and r.holds(branch)}
         assert len(sizes) == 1 and abi.channel_h_userd < abi.channel_engine < abi.channel_h_ecc < min(sizes), branch
-    sizes = [r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_FB_GET_INFO_V2]
-    assert max(sizes) == C.NV_FB_INFO_V2_SIZE
+    sizes = [r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_CMD_FB_GET_INFO_V2]
+    assert max(sizes) == ffi.sizeof("struct nv_fb_info_v2")
     for number, size in (
-        (C.NV2080_CTRL_DISABLE_CHANNELS, C.NV2080_DISABLE_CHANNELS_SIZE),
-        (C.NV2080_CTRL_GPU_GET_PIDS, 3812),
-        (C.NV2080_CTRL_GPU_GET_PID_INFO, 8 + 200 * 72),
-        (C.NVA06C_CTRL_SET_TIMESLICE, 8),
-        (C.NV2080_CTRL_FB_GET_INFO, 16),
-        (0x20801210, C.NV_CTXSW_SIZE),
-        (0x20800513, C.NV_THERMAL_SIZE),
-        (0x20808513, C.NV_THERMAL_SIZE),
+        (C.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, ffi.sizeof("struct nv_disable_channels")),
+        (C.NV2080_CTRL_CMD_GPU_GET_PIDS, ffi.sizeof("struct nv_pids")),
+        (C.NV2080_CTRL_CMD_GPU_GET_PID_INFO, ffi.sizeof("struct nv_pids_info")),
+        (C.NVA06C_CTRL_CMD_SET_TIMESLICE, 8),
+        (C.NV2080_CTRL_CMD_FB_GET_INFO, ffi.sizeof("struct nv_fb_info")),
+        (0x20801210, ffi.sizeof("struct nv_ctxsw_mode")),
+        (0x20800513, ffi.sizeof("struct nv_thermal")),
+        (0x20808513, ffi.sizeof("struct nv_thermal")),
     ):
         assert {r.size for r in ROWS["control"] if r.number == number} == {size}
 
@@ -332,9 +336,9 @@ def test_a_copy_engine_that_decompresses_is_the_copy_engine(branch, n, copies):
 @given(st.data())
 def test_the_asynchronous_copy_engines(branch, data):
     """CE_GET_ALL_CAPS: those that exist and are not of graphics' runlist (GRCE), by each branch's own form."""
-    (size,) = {r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_CE_GET_ALL_CAPS and r.holds(branch)}
+    (size,) = {r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_CMD_CE_GET_ALL_CAPS and r.holds(branch)}
     engines = 32 if branch < 545 else 64
-    assert size == engines * 2 + engines // 8 <= C.NV_CE_CAPS_SIZE
+    assert size == engines * 2 + engines // 8 <= ffi.sizeof("struct nv_ce_caps")
     present, grce = (data.draw(st.integers(0, 2**engines - 1)) for _ in range(2))
     other = data.draw(st.integers(0, 0x7F)) << 1
     caps = b"".join(bytes([other | (grce >> n & 1), 0xFF]) for n in range(engines))
@@ -514,8 +518,15 @@ def test_offsets_of_the_kernel_side_allocation(branch):
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_layout_of_the_utilisation_samples(branch):
     """A ring of whole samples, of 72, behind a head of 16 bytes, as large as the call table says."""
-    abi, row = lib.cgpu_call_abi(branch), lib.cgpu_call_control(branch, C.NV2080_CTRL_PERF_UTIL_SAMPLES)
-    assert row.params_size == C.NV_UTIL_SAMPLES + 72 * abi.util_stride <= C.NV_UTIL_PARAMS_MAX
+    abi, row = (
+        lib.cgpu_call_abi(branch),
+        lib.cgpu_call_control(branch, C.NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2),
+    )
+    assert (
+        row.params_size
+        == ffi.offsetof("struct nv_util_samples", "samples") + 72 * abi.util_stride
+        <= ffi.sizeof("struct nv_util_samples")
+    )
     # The frame buffer's sample is before it, of 116 bytes, since 570 of 128.
     assert abi.util_pid == 8 + (116 if branch < 570 else 128) + 8
 

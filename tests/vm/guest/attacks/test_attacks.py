@@ -107,7 +107,7 @@ def test_memory_by_rewriting_an_allocation(box: Box):
         gpu = client.gpu(0)
         arg, params = vidmem(gpu, 2 * MIB)
         with Flipper(arg, params):
-            insist(client.ctl, nv.ESC_RM_ALLOC, arg)
+            insist(client.ctl, nv.NV_ESC_RM_ALLOC, arg)
         held_in_check(box)
 
 
@@ -120,8 +120,8 @@ def test_memory_by_rewriting_a_dup_or_a_free(box: Box):
             free = nv.Free(client.handle, gpu.device, handle)
             with Flipper(dup, free, seed=handle):
                 for _ in range(20):
-                    insist(client.ctl, nv.ESC_RM_DUP_OBJECT, dup, 1)
-                    insist(client.ctl, nv.ESC_RM_FREE, free, 1)
+                    insist(client.ctl, nv.NV_ESC_RM_DUP_OBJECT, dup, 1)
+                    insist(client.ctl, nv.NV_ESC_RM_FREE, free, 1)
             held_in_check(box)
 
 
@@ -134,19 +134,19 @@ def test_another_call_by_rewriting_a_control(box: Box):
         arg = nv.Control(
             client=client.handle,
             object=gpu.subdevice,
-            cmd=nv.CTRL_FB_GET_INFO_V2,
+            cmd=nv.NV2080_CTRL_CMD_FB_GET_INFO_V2,
             params=ctypes.addressof(params),
             params_size=ctypes.sizeof(params),
         )
         with Flipper(arg, params):
             for _ in range(300):
                 params.count = 1
-                params.list[0] = nv.FB_RAM_SIZE
+                params.list[0].index = nv.NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE
                 arg.status = 0
-                params.list[1] = 0
-                client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
+                params.list[0].data = 0
+                client.ctl.raw(nv.request(nv.NV_ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
                 # The card's own size must never be visible, not even by forged parameters.
-                assert params.list[1] != 15109 * 1024
+                assert params.list[0].data != 15109 * 1024
         held_in_check(box)
 
 
@@ -158,7 +158,7 @@ def test_memory_by_rewriting_a_uvm_mapping(box: Box):
         base = space.reserve(8 * MIB)
         assert space.uvm.create_range(base, 8 * MIB) == 0
         arg = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=client.handle, memory=handles[0])
-        arg.gpu[0].uuid = nv._uuid(gpu.uuid)
+        arg.gpu[0].gpuUuid = nv._uuid(gpu.uuid)
         tail = (ctypes.c_uint32 * 8).from_address(ctypes.addressof(arg) + nv.UvmMapExternal.gpu_count.offset)
         with Flipper(tail):
             for _ in range(100):
@@ -185,7 +185,7 @@ def frozen_control(client: nv.Client, obj: int, cmd: int, params: ctypes.Structu
     """Ignores status and errno, which may report either; the ledger has to be right in both cases."""
     frozen = Frozen(params)
     arg = nv.Control(client=client.handle, object=obj, cmd=cmd, params=frozen.address, params_size=frozen.size)
-    client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
+    client.ctl.raw(nv.request(nv.NV_ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -196,7 +196,7 @@ def test_memory_by_parameters_that_cannot_be_answered(box: Box, named: bool):
             arg, params = vidmem(gpu, 32 * MIB, 0x7000 + n if named else 0)
             frozen = Frozen(params)
             arg.params = frozen.address
-            client.ctl.raw(nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg)), arg)
+            client.ctl.raw(nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(arg)), arg)
             held_in_check(box)
 
 
@@ -238,7 +238,7 @@ def test_time_by_a_schedule_that_cannot_be_answered(box: Box, neighbour: nv.Gpu)
         with box.client() as client:
             group = client.gpu(0).space().group()
             channel = group.channel(enable=False)
-            frozen_control(client, group.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1, 0, 0]))
+            frozen_control(client, group.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([1, 0, 0]))
             channel.submit(kernel_ns=1000)
             time.sleep(1)
             assert channel.reap() == 0
@@ -265,7 +265,7 @@ def test_memory_by_many_tiny_allocations(box: Box):
         made = 0
         for handle in range(0x10000, 0x10000 + LIMIT_MIB * 16 + 100):
             arg.handle, params.size, params.attr = handle, 1, nv.ATTR_NONCONTIG_ALLOWED
-            client.ctl.call(nv.ESC_RM_ALLOC, arg)
+            client.ctl.call(nv.NV_ESC_RM_ALLOC, arg)
             if arg.status:
                 break
             made += 1
@@ -285,13 +285,13 @@ def test_parameters_in_another_form(box: Box, flags: int):
         refused = box.stat("refused_calls")
         arg, _params = vidmem(gpu, MIB)
         arg.flags = flags
-        client.ctl.call(nv.ESC_RM_ALLOC, arg)
+        client.ctl.call(nv.NV_ESC_RM_ALLOC, arg)
         assert arg.status == nv.NV_ERR_INVALID_ARGUMENT
-        name = (ctypes.c_uint8 * nv.bytes_of(nv.CTRL_GET_NAME_STRING, client.branch))()
+        name = (ctypes.c_uint8 * nv.bytes_of(nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING, client.branch))()
         for answered in (flags, 0):
-            control = nv.Control(client.handle, gpu.subdevice, nv.CTRL_GET_NAME_STRING, answered)
+            control = nv.Control(client.handle, gpu.subdevice, nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING, answered)
             control.params, control.params_size = ctypes.addressof(name), ctypes.sizeof(name)
-            client.ctl.call(nv.ESC_RM_CONTROL, control)
+            client.ctl.call(nv.NV_ESC_RM_CONTROL, control)
             assert control.status == (nv.NV_ERR_INVALID_ARGUMENT if answered else 0)
         assert box.stat("refused_calls") == refused + 2
         held_in_check(box)
@@ -322,21 +322,21 @@ def test_the_neighbours_memory_by_its_handles(box: Box, neighbour: nv.Gpu):
         for handle in (0, neighbour.device, neighbour.subdevice, *range(0xCAF00000, 0xCAF00020)):
             assert client.dup(gpu.device, theirs, handle)[0]
             arg = nv.Free(theirs, neighbour.device, handle)
-            client.ctl.call(nv.ESC_RM_FREE, arg)
+            client.ctl.call(nv.NV_ESC_RM_FREE, arg)
             assert arg.status
-            control = nv.Control(client=theirs, object=handle, cmd=nv.CTRL_GET_NAME_STRING)
-            client.ctl.call(nv.ESC_RM_CONTROL, control)
+            control = nv.Control(client=theirs, object=handle, cmd=nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING)
+            client.ctl.call(nv.NV_ESC_RM_CONTROL, control)
             assert control.status
             with gpu.open_node() as node:
                 node.register(client.ctl)
                 mapping = nv.MapMemory(client=theirs, device=neighbour.device, memory=handle, length=4096, fd=node.fd)
-                client.ctl.call(nv.ESC_RM_MAP_MEMORY, mapping)
+                client.ctl.call(nv.NV_ESC_RM_MAP_MEMORY, mapping)
                 assert mapping.status
         space = gpu.space()
         base = space.reserve(2 * MIB)
         assert space.uvm.create_range(base, 2 * MIB) == 0
         arg = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=theirs, memory=0xCAF00002)
-        arg.gpu[0].uuid = nv._uuid(gpu.uuid)
+        arg.gpu[0].gpuUuid = nv._uuid(gpu.uuid)
         assert space.uvm.uvm(nv.UVM_MAP_EXTERNAL_ALLOCATION, arg)
 
 
@@ -353,7 +353,7 @@ def test_the_neighbours_channels_by_a_list(box: Box, neighbour: nv.Gpu):
             arg = nv.DisableChannels(disable=1, count=len(pairs))
             for i, (owner, handle) in enumerate(pairs):
                 arg.client[i], arg.channel[i] = owner, handle
-            assert gpu.control(nv.CTRL_DISABLE_CHANNELS, arg)[0]
+            assert gpu.control(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, arg)[0]
         channel.submit(kernel_ns=1000)
         channel.wait()
     channel.group.close()
@@ -370,10 +370,10 @@ def test_the_neighbours_files_over_a_socket(box: Box, neighbour: nv.Gpu):
     with box.client() as client, gpu_node(box) as fresh:
         gpu = client.gpu(0)
         with pytest.raises(OSError):
-            fresh.call(nv.ESC_REGISTER_FD, nv.RegisterFd(ctl))
+            fresh.call(nv.NV_ESC_REGISTER_FD, nv.RegisterFd(ctl))
         _, memory = gpu.alloc_vidmem(2 * MIB)
         arg = nv.MapMemory(client=client.handle, device=gpu.device, memory=memory, length=4096, fd=node)
-        client.ctl.call(nv.ESC_RM_MAP_MEMORY, arg)
+        client.ctl.call(nv.NV_ESC_RM_MAP_MEMORY, arg)
         assert arg.status
         assert box.used == 2 * MIB
     for fd in (ctl, node):
@@ -561,10 +561,10 @@ def test_sight_of_the_card(box: Box, neighbour: nv.Gpu):
         assert gpu.memory()["ram"] == gpu.memory()["total"] == LIMIT_MIB * MIB
         for index in range(0x40):
             info = nv.FbInfo(count=1)
-            info.list[0] = index
-            status, _ = gpu.control(nv.CTRL_FB_GET_INFO_V2, info)
+            info.list[0].index = index
+            status, _ = gpu.control(nv.NV2080_CTRL_CMD_FB_GET_INFO_V2, info)
             if not status:
-                assert info.list[1] not in (15109 << 10, (15109 << 10) - (NEIGHBOUR_MIB << 10)), hex(index)
+                assert info.list[0].data not in (15109 << 10, (15109 << 10) - (NEIGHBOUR_MIB << 10)), hex(index)
         assert gpu.processes() == {}
         for page in shared_data(client, gpu):
             assert page == bytes(len(page))

@@ -30,7 +30,7 @@ def box() -> Iterator[Box]:
 
 @pytest.fixture
 def space(gpu: nv.Gpu) -> int:
-    return gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    return gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
 
 
 def frozen(arg: ctypes.Structure) -> int:
@@ -64,7 +64,7 @@ def test_tables_by_a_mapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, spac
     """The driver maps, cannot write its answer, and the call fails with EFAULT."""
     _, memory = gpu.alloc_vidmem(16 * MIB)
     arg = nv.MapDma(client=gpu.rm.handle, device=gpu.device, dma=space, memory=memory, length=16 * MIB)
-    number = nv.request(nv.ESC_RM_MAP_MEMORY_DMA, ctypes.sizeof(arg))
+    number = nv.request(nv.NV_ESC_RM_MAP_MEMORY_DMA, ctypes.sizeof(arg))
     address = frozen(arg)
     before = filled(box, gpu, space)
     for _ in range(100):
@@ -105,8 +105,8 @@ def test_tables_by_unmapping_in_parts(box: Box, gpu: nv.Gpu, space: int):
         status, at = rm.map_dma(gpu.device, space, memory, 16 * MIB)
         assert status == 0
         for hole in (4, 8):
-            part = nv.UnmapDma(rm.handle, gpu.device, space, memory, 0, 0, at + hole * MIB, 2 * MIB)
-            rm.ctl.call(nv.ESC_RM_UNMAP_MEMORY_DMA, part)
+            part = nv.UnmapDma(rm.handle, gpu.device, space, memory, 0, at + hole * MIB, 2 * MIB)
+            rm.ctl.call(nv.NV_ESC_RM_UNMAP_MEMORY_DMA, part)
             assert part.status == 0
         for rest in (0, 6):
             assert rm.unmap_dma(gpu.device, space, memory, at + rest * MIB) == 0
@@ -122,8 +122,8 @@ def test_tables_by_an_unmapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, s
     before = filled(box, gpu, space)
     for _ in range(10):
         _, at = rm.map_dma(gpu.device, space, memory, 16 * MIB)
-        arg = nv.UnmapDma(rm.handle, gpu.device, space, memory, 0, 0, at)
-        number, address = nv.request(nv.ESC_RM_UNMAP_MEMORY_DMA, ctypes.sizeof(arg)), frozen(arg)
+        arg = nv.UnmapDma(rm.handle, gpu.device, space, memory, 0, at)
+        number, address = nv.request(nv.NV_ESC_RM_UNMAP_MEMORY_DMA, ctypes.sizeof(arg)), frozen(arg)
         for _ in range(3):
             assert rm.ctl.raw(number, address)
         assert box.used == before
@@ -135,7 +135,7 @@ def test_an_address_space_kept_by_a_dup(box: Box, gpu: nv.Gpu, space: int):
     before = filled(box, gpu, space)
     dups = []
     for _ in range(20):
-        status, first = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        status, first = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
         assert status == 0
         status, dup = gpu.rm.dup(gpu.device, gpu.rm.handle, first)
         assert status == 0
@@ -172,7 +172,7 @@ def test_a_handle_of_all_ones(box: Box, gpu: nv.Gpu, space: int):
         assert gpu.alloc_sysmem(2 * MIB, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
         assert gpu.rm.dup(gpu.device, gpu.rm, memory, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
         params = nv.VaspaceParams()
-        assert gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, params, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, params, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
         assert box.used == used
     assert gpu.free(memory) == 0
     assert box.used == used - 2 * MIB
@@ -201,7 +201,7 @@ def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
 def test_tables_of_the_drivers_own_heap(box: Box, gpu: nv.Gpu, flag: int):
     """What the driver keeps there is for the contexts of all containers."""
     refused = box.stat("refused_calls")
-    assert gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=flag))[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(flags=flag))[0] == nv.NV_ERR_INVALID_ARGUMENT
     assert box.stat("refused_calls") == refused + 1
 
 
@@ -233,10 +233,10 @@ VAS_DEVICE = 3  # NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE
 def test_tables_of_addresses_that_the_driver_refuses(box: Box, gpu: nv.Gpu, dup: bool):
     """It has made them by then, and keeps as much as the largest request needed until the address space goes, by its
     last handle."""
-    made, card, filler = [], fb_used(), gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    made, card, filler = [], fb_used(), gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
     before = filled(box, gpu, filler)
     for n in range(1, 4):
-        status, space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=REQUIRE_FIXED))
+        status, space = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(flags=REQUIRE_FIXED))
         assert status == 0
         own = box.used
         for size in (1 << 30, 4 << 30, 4 << 30, 2 << 30):
@@ -260,9 +260,9 @@ def test_tables_of_addresses_that_the_driver_refuses(box: Box, gpu: nv.Gpu, dup:
 
 def test_no_tables_of_a_devices_own_address_space(box: Box, gpu: nv.Gpu):
     """They are in what the driver keeps of the card for itself: it keeps none of the container's."""
-    filler = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    filler = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
     filled(box, gpu, filler)
-    status, space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+    status, space = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
     before = box.used
     assert status == 0
     status, handle = reservation(gpu, space, 4 << 30)
@@ -275,7 +275,7 @@ def test_tables_of_mappings_that_the_driver_refuses(box: Box, gpu: nv.Gpu, space
     """In addresses that another mapping has."""
     memory = gpu.alloc_vidmem(16 * MIB)[1]
     before = filled(box, gpu, space)
-    status, own = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+    status, own = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
     assert status == 0
     after = box.used
     for dma in (own, reservation(gpu, own, 64 * MIB, LAZY)[1]):
@@ -285,7 +285,7 @@ def test_tables_of_mappings_that_the_driver_refuses(box: Box, gpu: nv.Gpu, space
             layout = nv.of_branch("MapDma", gpu.rm.branch)
             arg = layout(client=gpu.rm.handle, device=gpu.device, dma=dma, memory=memory, length=16 * MIB)
             arg.flags, arg.dma_offset = 1 << 15, at
-            gpu.rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+            gpu.rm.ctl.call(nv.NV_ESC_RM_MAP_MEMORY_DMA, arg)
             assert arg.status
         assert gpu.rm.unmap_dma(gpu.device, dma, memory, at) == 0
         assert box.used - after == tables(16 * MIB)
@@ -315,7 +315,7 @@ def test_a_mapping_takes_no_bar1_and_leaves_no_translation(box: Box, gpu: nv.Gpu
         layout = nv.of_branch("MapDma", rm.branch)
         arg = layout(client=rm.handle, device=gpu.device, dma=space, memory=memory, length=2 * MIB)
         arg.flags, arg.dma_offset = flags, at
-        rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        rm.ctl.call(nv.NV_ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
     refused = box.stat("refused_calls")
@@ -323,8 +323,8 @@ def test_a_mapping_takes_no_bar1_and_leaves_no_translation(box: Box, gpu: nv.Gpu
     assert box.stat("refused_calls") == refused + 1
     status, at = map_by(1 << 31)
     assert status == 0
-    arg = nv.of_branch("UnmapDma", rm.branch)(rm.handle, gpu.device, space, memory, 1, 0, at)
-    rm.ctl.call(nv.ESC_RM_UNMAP_MEMORY_DMA, arg)
+    arg = nv.of_branch("UnmapDma", rm.branch)(rm.handle, gpu.device, space, memory, 1, at)
+    rm.ctl.call(nv.NV_ESC_RM_UNMAP_MEMORY_DMA, arg)
     assert arg.status == 0
     assert map_by(1 << 15, at) == (0, at), "nothing is left there"
 
@@ -337,7 +337,7 @@ def test_tables_of_addresses_reserved_the_old_way(gpu: nv.Gpu, space: int):
         arg[0], arg[1], arg[2] = gpu.rm.handle, gpu.device, 2
         arg[13] = VIRTUAL
         ctypes.c_uint64.from_buffer(arg, 88).value = size
-        assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
+        assert gpu.rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
         return arg[5]
 
     assert alloc(1 << 40) == nv.NV_ERR_NO_MEMORY
@@ -351,7 +351,7 @@ def test_memory_of_the_cpu_side_the_old_way(box: Box, gpu: nv.Gpu, attr: int):
     arg[0], arg[1], arg[2], arg[14], arg[36] = gpu.rm.handle, gpu.device, 2, attr, 1 << 24
     ctypes.c_uint64.from_buffer(arg, 88).value = 64 * KIB
     refused, used = box.stat("refused_calls"), box.used
-    assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
+    assert gpu.rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
     assert (arg[5], box.stat("refused_calls"), box.used) == (nv.NV_ERR_INVALID_CLASS, refused + 1, used)
 
 

@@ -124,7 +124,7 @@ class Ring:
 @pytest.mark.parametrize("node", NODES)
 def test_no_operation_of_io_uring_reaches_a_node(box: Box, node: str, fixed: bool, later: bool):
     """A call of ours comes by ioctl only: there is no uring_cmd that would be one without a task of the tenant."""
-    alloc = nv.Alloc(class_id=nv.CLASS_ROOT)
+    alloc = nv.Alloc(class_id=nv.NV01_ROOT_CLIENT)
     vector = (ctypes.c_uint64 * 2)(ctypes.addressof(alloc), ctypes.sizeof(alloc))
     flags = FIXED_FILE * fixed | ASYNC * later
     ring = Ring()
@@ -133,7 +133,7 @@ def test_no_operation_of_io_uring_reaches_a_node(box: Box, node: str, fixed: boo
         if fixed:
             ring.register(fd)
         for name, op in OPERATIONS.items():
-            request = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(alloc)) if op == OP_URING_CMD else 0
+            request = nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(alloc)) if op == OP_URING_CMD else 0
             at = ctypes.addressof(vector if op in (OP_READV, OP_WRITEV) else alloc)
             got = ring.submit(op, flags, 0 if fixed else fd, at, request)
             if got is None:
@@ -152,7 +152,7 @@ def test_no_operation_of_io_uring_reaches_a_node(box: Box, node: str, fixed: boo
 
 
 def register(node: nv.Node, ctl: int) -> int:
-    return node.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl))
+    return node.raw(nv.request(nv.NV_ESC_REGISTER_FD, 4), nv.RegisterFd(ctl))
 
 
 def moved_fd(pid: int, fd: int) -> int:
@@ -188,15 +188,15 @@ def test_a_file_taken_from_another_process_stays_its_containers(box: Box, other:
             mine.hold(node)
             assert register(node, taken) == errno.EINVAL
             own, here = other.used, box.used
-            arg = nv.Control(client=mine.handle, object=mine.handle, cmd=nv.CTRL_GET_ATTACHED_IDS)
-            ctl.call(nv.ESC_RM_CONTROL, arg)
+            arg = nv.Control(client=mine.handle, object=mine.handle, cmd=nv.NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS)
+            ctl.call(nv.NV_ESC_RM_CONTROL, arg)
             assert arg.status, "a client of the taker's container on that file"
             second = nv.Client(other.dev, ctl)
             status, _ = mine.dup(mine.handle, handle, handle)
             assert status
-            _, device = second.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams())
+            _, device = second.alloc(nv.NV01_DEVICE_0, None, nv.DeviceParams())
             params = nv.MemoryParams(owner=second.handle, size=4 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
-            assert second.alloc(nv.CLASS_VIDMEM, device, params)[0] == 0
+            assert second.alloc(nv.NV01_MEMORY_LOCAL_USER, device, params)[0] == 0
             assert (other.used - own, box.used) == (4 * MIB, here)
     finally:
         os.close(taken)
@@ -249,12 +249,14 @@ def test_a_call_whose_file_is_replaced_before_it_runs(box: Box, other: Box, into
     def target() -> None:
         with box.client() as client:
             gpu = client.gpu(0)
-            params = nv.in_branch(nv.CLASS_VIDMEM, nv.MemoryParams(owner=client.handle, size=MIB), client.branch)
+            params = nv.in_branch(
+                nv.NV01_MEMORY_LOCAL_USER, nv.MemoryParams(owner=client.handle, size=MIB), client.branch
+            )
             arg = nv.Alloc(
-                root=client.handle, parent=gpu.device, class_id=nv.CLASS_VIDMEM,
+                root=client.handle, parent=gpu.device, class_id=nv.NV01_MEMORY_LOCAL_USER,
                 params=ctypes.addressof(params), params_size=ctypes.sizeof(params),
             )  # fmt: skip
-            number = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg))
+            number = nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(arg))
             os.write(tell, struct.pack("i", notify_of(number)))
             result = client.ctl.raw(number, arg)
             os.write(end, struct.pack("iI", result, arg.status))
@@ -480,7 +482,7 @@ def test_a_tracer_that_rewrites_a_calls_memory(box: Box):
     most = LIMIT_MIB * MIB
     with box.client() as client:
         gpu = client.gpu(0)
-        params = nv.in_branch(nv.CLASS_VIDMEM, nv.MemoryParams(owner=client.handle, size=MIB), client.branch)
+        params = nv.in_branch(nv.NV01_MEMORY_LOCAL_USER, nv.MemoryParams(owner=client.handle, size=MIB), client.branch)
         base = (ctypes.c_char * size).from_buffer(page)
         raw = bytes(params)
         place = raw.index(struct.pack("Q", MIB))
@@ -495,11 +497,11 @@ def test_a_tracer_that_rewrites_a_calls_memory(box: Box):
             seen = set()
             for n in range(600):
                 arg = nv.Alloc(
-                    root=client.handle, parent=gpu.device, class_id=nv.CLASS_VIDMEM,
+                    root=client.handle, parent=gpu.device, class_id=nv.NV01_MEMORY_LOCAL_USER,
                     params=ctypes.addressof(base), params_size=len(raw),
                 )  # fmt: skip
                 page[: len(raw)] = raw
-                client.ctl.call(nv.ESC_RM_ALLOC, arg)
+                client.ctl.call(nv.NV_ESC_RM_ALLOC, arg)
                 seen.add(arg.status)
                 assert box.used <= most
                 if not arg.status:

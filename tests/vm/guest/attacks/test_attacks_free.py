@@ -29,9 +29,6 @@ OS_DESCRIPTOR = 0x71
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
 
 DEBUG = os.environ["KERNEL"].endswith("debug")
-AllocMemory = nv.structure(
-    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
-)
 
 #: What a single call of a hostile tenant may hold: the bar. Measured on the debug kernel, in emulation.
 LONGEST_MS = 50.0
@@ -57,9 +54,9 @@ def pinned_page(gpu: nv.Gpu, handle: int) -> mmap.mmap:
     """A page of this process as memory of the driver: a channel whose USERD it is dies with it."""
     pages = mmap.mmap(-1, 1 << 16)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-    arg = AllocMemory(gpu.rm.handle, gpu.device, handle, OS_DESCRIPTOR, NO_MAP_CACHED, 0, address, (1 << 16) - 1)
+    arg = nv.AllocMemory(gpu.rm.handle, gpu.device, handle, OS_DESCRIPTOR, NO_MAP_CACHED, address, (1 << 16) - 1)
     arg.fd = -1
-    gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+    gpu.node.call(nv.NV_ESC_RM_ALLOC_MEMORY, arg)
     assert arg.status == 0
     return pages
 
@@ -71,7 +68,7 @@ class Hoard:
         self.rm = box.client()
         gpu = self.gpu = self.rm.gpu()
         self.pages = pinned_page(gpu, 0x7171)
-        first = gpu.space().group(nv.ENGINE_COPY0).channel()
+        first = gpu.space().group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
         params = first.params()
         params.userd_memory[0], params.userd_offset[0] = 0x7171, 0
         self.channels = 0
@@ -162,7 +159,7 @@ def test_a_free_that_cannot_be_answered_has_freed(box: Box):
         arg.root, arg.parent, arg.handle = rm.handle, gpu.device, memory
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mprotect(ctypes.c_void_p(ctypes.addressof(arg)), 4096, mmap.PROT_READ) == 0
-        assert rm.ctl.raw(nv.request(nv.ESC_RM_FREE, ctypes.sizeof(arg)), arg) == errno.EFAULT
+        assert rm.ctl.raw(nv.request(nv.NV_ESC_RM_FREE, ctypes.sizeof(arg)), arg) == errno.EFAULT
         assert libc.mprotect(ctypes.c_void_p(ctypes.addressof(arg)), 4096, mmap.PROT_READ | mmap.PROT_WRITE) == 0
         assert box.used == used - 2 * MIB
         assert gpu.alloc_vidmem(2 * MIB, handle=memory) == (0, memory), "the name is free"
@@ -200,7 +197,7 @@ def test_a_free_that_is_cancelled_has_changed_nothing(box: Box):
             stop.clear()
             thread = threading.Thread(target=flip)
             thread.start()
-            failed = rm.ctl.raw(nv.request(nv.ESC_RM_FREE, ctypes.sizeof(arg)), arg)
+            failed = rm.ctl.raw(nv.request(nv.NV_ESC_RM_FREE, ctypes.sizeof(arg)), arg)
             stop.set()
             thread.join()
             libc.mprotect(at, 4096, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -95,9 +95,9 @@ def test_another_gpu_by_rewriting_the_uuid(gpu: nv.Gpu, other: nv.Gpu):
 def test_another_gpu_by_its_instance(gpu: nv.Gpu, other: nv.Gpu):
     card = other.card
     info = nv.IdInfo(gpu_id=card.gpu_id)
-    gpu.rm.control(gpu.rm.handle, nv.CTRL_GET_ID_INFO_V2, info)
+    gpu.rm.control(gpu.rm.handle, nv.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, info)
     for instance in (1, info.device_instance or 1):
-        assert gpu.rm.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=instance))[0] != nv.NV_OK
+        assert gpu.rm.alloc(nv.NV01_DEVICE_0, None, nv.DeviceParams(device_id=instance))[0] != nv.NV_OK
 
 
 # ---- objects of one GPU in calls for the other, of a container with both ----
@@ -162,7 +162,7 @@ def test_a_peers_number_by_the_flags_of_a_mapping(both: Both, flags: int):
     for gpu in (first, both.second):
         _, memory = gpu.alloc_vidmem(2 * MIB)
         arg = layout(client=rm.handle, device=first.device, dma=space, memory=memory, length=2 * MIB, flags=flags)
-        rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        rm.ctl.call(nv.NV_ESC_RM_MAP_MEMORY_DMA, arg)
         assert arg.status == nv.NV_ERR_INVALID_OBJECT_PARENT
 
 
@@ -179,16 +179,16 @@ def test_the_first_gpus_memory_by_page_tables_on_the_second(both: Both):
     refused = both.refused()
     for vaspace, expected in ((theirs.vaspace, nv.NV_ERR_INVALID_OBJECT_PARENT), (0xDEAD, nv.NV_ERR_OBJECT_NOT_FOUND)):
         virtual.vaspace = heap[3] = vaspace
-        tsg = nv.TsgParams(error_object=group.notifier, vaspace=vaspace, engine=nv.ENGINE_GR0)
+        tsg = nv.TsgParams(error_object=group.notifier, vaspace=vaspace, engine=nv.NV2080_ENGINE_TYPE_GRAPHICS)
         share = nv.ContextShareParams(vaspace=vaspace)
         got = [
-            rm.alloc(nv.CLASS_TSG, first.device, tsg),
-            rm.alloc(nv.CLASS_CONTEXT_SHARE, group.tsg, share),
+            rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, first.device, tsg),
+            rm.alloc(nv.FERMI_CONTEXT_SHARE_A, group.tsg, share),
             rm.alloc(0x50A0, first.device, virtual),
             rm.alloc(0x70, first.device, struct.pack("<QQII", 0, 0, vaspace, 0)),
         ]
         assert [status for status, _ in got] == [expected] * 4
-        rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(heap)), heap)
+        rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(heap)), heap)
         assert heap[5] == expected
     assert both.refused() == refused + 10
     group.channel().close()
@@ -198,10 +198,10 @@ def test_the_first_gpus_memory_by_page_tables_on_the_second(both: Both):
 def test_the_first_gpus_memory_by_a_channels_own_space(both: Both):
     """By its address space, and by a context share."""
     rm, first = both.rm, both.first
-    group = first.space().group(nv.ENGINE_COPY0)
+    group = first.space().group(nv.NV2080_ENGINE_TYPE_COPY0)
     theirs = both.second.space()
     params = nv.ContextShareParams(vaspace=theirs.vaspace)
-    status, share = rm.alloc(nv.CLASS_CONTEXT_SHARE, theirs.group().tsg, params)
+    status, share = rm.alloc(nv.FERMI_CONTEXT_SHARE_A, theirs.group().tsg, params)
     assert status == nv.NV_OK
     channel = group.channel()
     for field, handle in (("vaspace", theirs.vaspace), ("context_share", share)):
@@ -266,7 +266,7 @@ def test_one_block_in_each_frame_by_the_old_call(box: Box, gpu: nv.Gpu, flags: i
     arg = (ctypes.c_uint32 * 46)()
     arg[0], arg[1], arg[2], arg[13], arg[36] = gpu.rm.handle, gpu.device, 2, flags, attr2
     ctypes.c_uint64.from_buffer(arg, 88).value = 64 << 10
-    gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
+    gpu.rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
     assert arg[5] == NV_ERR_INVALID_ARGUMENT
     assert box.used == 0
 

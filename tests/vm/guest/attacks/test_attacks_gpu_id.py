@@ -82,11 +82,11 @@ def test_an_address_space_of_another_container(box: Box, gpu: nv.Gpu):
     """Its client is of this very process, which is all that the driver looks at."""
     with Box(next(NAMES), LIMIT_MIB) as other, other.client() as rm:
         theirs = rm.gpu(0)
-        status, space = rm.alloc(nv.CLASS_VASPACE, theirs.device, nv.VaspaceParams())
+        status, space = rm.alloc(nv.FERMI_VASPACE_A, theirs.device, nv.VaspaceParams())
         assert status == 0
         with nv.Uvm(box.dev) as uvm:
             assert uvm.register_gpu(gpu.uuid) == 0
             assert uvm.register_vaspace(gpu.uuid, rm, space) == nv.NV_ERR_OBJECT_NOT_FOUND
-            status, mine = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+            status, mine = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
             assert status == 0
             assert uvm.register_vaspace(gpu.uuid, gpu.rm, mine) == 0

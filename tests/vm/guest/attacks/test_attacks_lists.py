@@ -26,7 +26,6 @@ LIMIT_MIB = 256
 NAMES = (f"{n:012x}" + "ab" * 26 for n in itertools.count(0xAB0000000000))
 PARAMETERS = Path("/sys/module/cgpu_km/parameters")
 RESOURCES, INVALID_EVENT = 0x1A, 0x28
-EventParams = nv.structure("EventParams", "parent_client source class_id index data:u64")
 OS_EVENT = 0x79
 
 
@@ -50,11 +49,11 @@ def os_event(node: nv.Node, number: int, client: int, fd: int) -> int:
 
 
 def make(node: nv.Node, client: int, fd: int) -> int:
-    return os_event(node, nv.ESC_ALLOC_OS_EVENT, client, fd)
+    return os_event(node, nv.NV_ESC_ALLOC_OS_EVENT, client, fd)
 
 
 def free(node: nv.Node, client: int, fd: int) -> int:
-    return os_event(node, nv.ESC_FREE_OS_EVENT, client, fd)
+    return os_event(node, nv.NV_ESC_FREE_OS_EVENT, client, fd)
 
 
 def in_driver() -> int:
@@ -131,7 +130,7 @@ def test_os_events_of_a_client_that_is_freed_as_memory(box: Box, gpu: nv.Gpu):
         assert make(node, rm.handle, 5) == 0
         arg = (ctypes.c_uint32 * 46)()
         arg[0], arg[1], arg[2], arg[11] = rm.handle, rm.handle, 3, rm.handle
-        rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
+        rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
         assert (arg[5], box.stat("clients")) == (nv.NV_ERR_NOT_SUPPORTED, 2)
         assert box.stat("os_events") == in_driver() - before == 1
         rm.close()
@@ -246,12 +245,12 @@ def of_lists(box: Box, gpu: nv.Gpu) -> None:
     """As many OS events, event objects, clients and devices as may be."""
     while not make(gpu.rm.ctl, gpu.rm.handle, box.stat("os_events")):
         pass
-    params = EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 12, 5)
+    params = nv.EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 12, 5)
     while not gpu.rm.alloc(OS_EVENT, gpu.subdevice, params)[0]:
         pass
     while box.stat("clients_left"):
         client = nv.Client(box.dev, gpu.rm.ctl)
-        assert client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(client_share=client.handle))[0] == 0
+        assert client.alloc(nv.NV01_DEVICE_0, None, nv.DeviceParams(client_share=client.handle))[0] == 0
 
 
 def of_memory(box: Box, gpu: nv.Gpu) -> None:
@@ -346,7 +345,7 @@ def fill(one: Callable[[], int], most: int) -> int:
 def test_event_objects(box: Box, gpu: nv.Gpu, other: Box):
     """An engine's interrupt walks them all, whichever container raised it."""
     assert make(gpu.rm.ctl, gpu.rm.handle, 5) == 0
-    params = EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 12, 5)
+    params = nv.EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 12, 5)
     handles: list[int] = []
 
     def one() -> int:
@@ -364,7 +363,7 @@ def test_event_objects(box: Box, gpu: nv.Gpu, other: Box):
         with other.client() as rm:
             theirs = rm.gpu()
             assert make(rm.ctl, rm.handle, 5) == 0
-            assert rm.alloc(0x05, theirs.subdevice, EventParams(rm.handle, 0, OS_EVENT, 12, 5))[0] == 0
+            assert rm.alloc(0x05, theirs.subdevice, nv.EventParams(rm.handle, 0, OS_EVENT, 12, 5))[0] == 0
         assert gpu.rm.free(handles[0], gpu.subdevice) == 0
         assert box.stat("events_left") == 1
         assert one() == 0
@@ -377,8 +376,8 @@ def test_clients(box: Box, gpu: nv.Gpu, other: Box):
     made: list[int] = []
 
     def one() -> int:
-        arg = nv.Alloc(class_id=nv.CLASS_ROOT)
-        gpu.rm.ctl.call(nv.ESC_RM_ALLOC, arg)
+        arg = nv.Alloc(class_id=nv.NV01_ROOT_CLIENT)
+        gpu.rm.ctl.call(nv.NV_ESC_RM_ALLOC, arg)
         if not arg.status:
             made.append(arg.handle)
         return arg.status
@@ -389,7 +388,7 @@ def test_clients(box: Box, gpu: nv.Gpu, other: Box):
         assert len(made) + 1 == box.stat("clients") == 30
         other.client().close()
         arg = nv.Free(made[0], made[0], made[0])
-        gpu.rm.ctl.call(nv.ESC_RM_FREE, arg)
+        gpu.rm.ctl.call(nv.NV_ESC_RM_FREE, arg)
         assert (arg.status, box.stat("clients_left")) == (0, 1)
         assert one() == 0
 
@@ -397,7 +396,7 @@ def test_clients(box: Box, gpu: nv.Gpu, other: Box):
 def test_devices(box: Box, gpu: nv.Gpu):
     def one() -> int:
         client = nv.Client(box.dev, gpu.rm.ctl)
-        return client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(client_share=client.handle))[0]
+        return client.alloc(nv.NV01_DEVICE_0, None, nv.DeviceParams(client_share=client.handle))[0]
 
     with limit("max_devices", 20):
         assert fill(one, 20) == RESOURCES
@@ -439,8 +438,8 @@ def renamed(gpu: nv.Gpu, memory: int) -> None:
     with nv.Node("nvidiactl", gpu.rm.directory) as file:
         status, at = gpu.rm.map_memory(file, gpu.device, memory, 4096)
     assert status == 0
-    arg = nv.RenameMap(gpu.rm.handle, gpu.device, memory, 0, at, ONE_NAME)
-    gpu.rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+    arg = nv.RenameMap(gpu.rm.handle, gpu.device, memory, at, ONE_NAME)
+    gpu.rm.ctl.call(nv.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
     assert arg.status == 0
 
 

@@ -19,8 +19,6 @@ BYTES = 176  # as libnvcuvid has it
 PAGE = 4096
 INVALID_PARENT = 0x36
 
-ContextDma = nv.structure("ContextDma", "subdevice flags memory pad0 offset:u64 limit:u64")
-
 
 @pytest.fixture
 def box() -> Iterator[Box]:
@@ -29,7 +27,7 @@ def box() -> Iterator[Box]:
 
 
 def notifier(gpu: nv.Gpu, memory: int, parent: int = 0, **fields: int) -> tuple[int, int]:
-    params = ContextDma(**{"flags": NOTIFIER, "memory": memory, "limit": BYTES - 1, **fields})
+    params = nv.ContextDma(**{"flags": NOTIFIER, "memory": memory, "limit": BYTES - 1, **fields})
     return gpu.rm.alloc(CONTEXT_DMA, parent or gpu.device, params)
 
 

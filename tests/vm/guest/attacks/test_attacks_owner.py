@@ -32,12 +32,6 @@ VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
 INVALID_EVENT, INVALID_PARENT, STATE_IN_USE = 0x28, 0x36, 0x63
 ROUNDS = 3000
 
-AllocMemory = nv.structure(
-    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
-)
-OsDescParams = nv.structure("OsDescParams", "type flags attr attr2 descriptor:u64 limit:u64 descriptor_type tag")
-EventParams = nv.structure("EventParams", "parent_client source class_id index data:u64")
-
 
 @pytest.fixture
 def neighbour() -> Iterator[nv.Gpu]:
@@ -61,7 +55,7 @@ def refusing(box: Box, count: int) -> Iterator[None]:
 
 
 def register(box_or_node: nv.Node, ctl: nv.Ctl) -> int:
-    return box_or_node.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd))
+    return box_or_node.raw(nv.request(nv.NV_ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd))
 
 
 # ---- files ----
@@ -72,16 +66,18 @@ def test_memory_by_a_control_file_registered_on_another(box: Box):
     before = fb_used()
     with box.client() as first:
         instance = nv.IdInfo(gpu_id=first.cards()[0].gpu_id)
-        assert first.control(first.handle, nv.CTRL_GET_ID_INFO_V2, instance)[0] == 0
+        assert first.control(first.handle, nv.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, instance)[0] == 0
     with nv.Ctl(box.dev) as keeper, refusing(box, 3):
         for _ in range(3):
             with nv.Ctl(box.dev) as ctl:
                 assert register(ctl, keeper) == 0
                 with contextlib.suppress(nv.RmError):
                     client = nv.Client(box.dev, ctl)
-                    _, device = client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=instance.device_instance))
+                    _, device = client.alloc(
+                        nv.NV01_DEVICE_0, None, nv.DeviceParams(device_id=instance.device_instance)
+                    )
                     params = nv.MemoryParams(owner=client.handle, size=64 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
-                    assert client.alloc(nv.CLASS_VIDMEM, device, params)[0] == 0
+                    assert client.alloc(nv.NV01_MEMORY_LOCAL_USER, device, params)[0] == 0
             until(lambda: box.used == 0)
             time.sleep(0.2)
             assert fb_used() - before <= box.used
@@ -100,8 +96,8 @@ def test_clients_by_registering_while_they_are_made(box: Box):
                     handle = nv.Client(box.dev, ctl).handle
                 thread.join()
             if handle:
-                keeper_status = nv.Control(client=handle, object=handle, cmd=nv.CTRL_GET_ATTACHED_IDS)
-                keeper.call(nv.ESC_RM_CONTROL, keeper_status)
+                keeper_status = nv.Control(client=handle, object=handle, cmd=nv.NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS)
+                keeper.call(nv.NV_ESC_RM_CONTROL, keeper_status)
                 assert keeper_status.status, "a client that another file keeps"
 
 
@@ -112,9 +108,9 @@ def test_a_registered_control_file_serves_the_others_clients(box: Box):
         with refusing(box, 0):
             assert register(events, client.ctl) == 0
             arg = nv.OsEvent(client=client.handle, fd=events.fd)
-            events.call(nv.ESC_ALLOC_OS_EVENT, arg)
+            events.call(nv.NV_ESC_ALLOC_OS_EVENT, arg)
             assert arg.status == 0
-            params = EventParams(client.handle, gpu.subdevice, OS_EVENT, 0, events.fd)
+            params = nv.EventParams(client.handle, gpu.subdevice, OS_EVENT, 0, events.fd)
             assert client.alloc(OS_EVENT, gpu.subdevice, params)[0] == 0
         with refusing(box, 0):
             rm = nv.Client(box.dev, late)
@@ -139,7 +135,7 @@ class Pages(mmap.mmap):
 
 
 def alloc_memory(gpu: nv.Gpu, class_id: int, address: int, size: int, handle: int) -> nv.AllocMemory:
-    arg = AllocMemory(gpu.rm.handle, gpu.device, handle, class_id, NO_MAP_CACHED, 0, address, size - 1)
+    arg = nv.AllocMemory(gpu.rm.handle, gpu.device, handle, class_id, NO_MAP_CACHED, address, size - 1)
     arg.fd = -1
     return arg
 
@@ -153,7 +149,7 @@ def test_host_memory_can_be_registered(box: Box):
         before = fb_used()
         with refusing(box, 0):
             arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, size, 0x7171)
-            gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+            gpu.node.call(nv.NV_ESC_RM_ALLOC_MEMORY, arg)
             assert (arg.status, arg.handle) == (0, 0x7171)
             space = gpu.space()
             assert space.map(arg.handle, size)[0] == 0
@@ -169,10 +165,10 @@ def test_host_memory_is_registered_on_the_gpus_file_only(box: Box):
         gpu = client.gpu(0)
         with refusing(box, 3):
             arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
-            assert client.ctl.raw(nv.request(nv.ESC_RM_ALLOC_MEMORY, 56), arg) == errno.EINVAL
-            for class_id in (nv.CLASS_VIDMEM, nv.CLASS_VASPACE):
+            assert client.ctl.raw(nv.request(nv.NV_ESC_RM_ALLOC_MEMORY, 56), arg) == errno.EINVAL
+            for class_id in (nv.NV01_MEMORY_LOCAL_USER, nv.FERMI_VASPACE_A):
                 arg = alloc_memory(gpu, class_id, 0, MIB, 0x7172)
-                gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+                gpu.node.call(nv.NV_ESC_RM_ALLOC_MEMORY, arg)
                 assert arg.status == nv.NV_ERR_INVALID_CLASS
 
 
@@ -184,7 +180,7 @@ def test_a_channel_goes_with_the_pages_of_its_userd(box: Box):
         group = gpu.space().group()
         channel = group.channel()
         arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
-        gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+        gpu.node.call(nv.NV_ESC_RM_ALLOC_MEMORY, arg)
         assert arg.status == 0
         params = channel.params()
         params.userd_memory[0], params.userd_offset[0] = arg.handle, 0
@@ -243,7 +239,7 @@ def test_a_channel_goes_before_its_error_notifier(box: Box, name: str, by: str):
             of_group = nv.TsgParams(error_object=group.notifier, vaspace=space.vaspace, engine=group.engine)
             setattr(params, name, 0 if by == "group" else memory)
             setattr(of_group, name, memory if by == "group" else 0)
-            status, tsg = client.alloc(nv.CLASS_TSG, gpu.device, of_group)
+            status, tsg = client.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, of_group)
             assert status == 0
             assert [client.alloc(group.gpfifo_class, tsg, params)[0] for _ in range(3)] == [0, 0, 0]
             assert box.stat("channels") == 4
@@ -268,7 +264,7 @@ def test_the_host_by_a_notifier_that_is_not_there(box: Box, name: str, by: str):
             of_group = nv.TsgParams(vaspace=space.vaspace, engine=group.engine)
             setattr(params, name, 0 if by == "group" else handle)
             setattr(of_group, name, handle if by == "group" else 0)
-            made, tsg = client.alloc(nv.CLASS_TSG, gpu.device, of_group)
+            made, tsg = client.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, of_group)
             assert made == 0
             with refusing(box, 1):
                 assert client.alloc(group.gpfifo_class, tsg, params)[0] == status
@@ -303,9 +299,9 @@ def test_userd_and_its_group_freed_at_once(box: Box):
     with box.client() as client:
         gpu = client.gpu(0)
         space = gpu.space()
-        group = space.group(nv.ENGINE_COPY0)
+        group = space.group(nv.NV2080_ENGINE_TYPE_COPY0)
         channel = group.channel()
-        of_group = nv.TsgParams(error_object=group.notifier, vaspace=space.vaspace, engine=nv.ENGINE_COPY0)
+        of_group = nv.TsgParams(error_object=group.notifier, vaspace=space.vaspace, engine=nv.NV2080_ENGINE_TYPE_COPY0)
         params = channel.params()
         params.userd_memory[0], params.userd_offset[0] = userd, 0
         used, frees, made = box.used, collections.Counter(), collections.Counter()
@@ -315,7 +311,7 @@ def test_userd_and_its_group_freed_at_once(box: Box):
 
         with repeating(free_group, group.enable):
             for _ in range(ROUNDS):
-                made["group", gpu.rm.alloc(nv.CLASS_TSG, gpu.device, of_group, tsg)[0]] += 1
+                made["group", gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, of_group, tsg)[0]] += 1
                 made["userd", gpu.alloc_vidmem(64 << 10, userd)[0]] += 1
                 for name in names:
                     made["channel", client.alloc(group.gpfifo_class, tsg, params, name)[0]] += 1
@@ -340,7 +336,7 @@ def test_userd_freed_while_a_channel_is_made(box: Box):
     userd, names = 0x5200, (0x5301, 0x5302, 0x5303)
     with box.client() as client:
         gpu = client.gpu(0)
-        group = gpu.space().group(nv.ENGINE_COPY0)
+        group = gpu.space().group(nv.NV2080_ENGINE_TYPE_COPY0)
         channel = group.channel()
         params = channel.params()
         params.userd_memory[0], params.userd_offset[0] = userd, 0
@@ -375,7 +371,7 @@ def test_channels_and_what_they_depend_on_at_random(box: Box):
     with box.client() as client:
         gpu = client.gpu(0)
         space = gpu.space()
-        group = space.group(nv.ENGINE_COPY0)
+        group = space.group(nv.NV2080_ENGINE_TYPE_COPY0)
         channel = group.channel()
 
         def one(rng: random.Random) -> tuple[str, int]:
@@ -384,8 +380,8 @@ def test_channels_and_what_they_depend_on_at_random(box: Box):
             if what == 0:
                 return "memory", rng.choice((gpu.alloc_vidmem, gpu.alloc_sysmem))(64 << 10, rng.choice(memories))[0]
             if what == 1:
-                params = nv.TsgParams(rng.choice(some), rng.choice(some), space.vaspace, nv.ENGINE_COPY0)
-                return "group", client.alloc(nv.CLASS_TSG, gpu.device, params, rng.choice(groups))[0]
+                params = nv.TsgParams(rng.choice(some), rng.choice(some), space.vaspace, nv.NV2080_ENGINE_TYPE_COPY0)
+                return "group", client.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, params, rng.choice(groups))[0]
             if what < 4:
                 params = channel.params()
                 params.error_object, params.ecc_error_object = rng.choice(some), rng.choice(some)
@@ -416,7 +412,7 @@ def test_userd_outside_of_its_memory(box: Box, kind: str):
     """Up to 580 the driver adds the offset to the address of the memory and compares the sum with nothing."""
     with box.client() as client:
         gpu = client.gpu(0)
-        group = gpu.space().group(nv.ENGINE_COPY0)
+        group = gpu.space().group(nv.NV2080_ENGINE_TYPE_COPY0)
         channel = group.channel()
         size = 4096 if kind == "page" else 64 << 10
         status, userd = (gpu.alloc_vidmem if kind == "video" else gpu.alloc_sysmem)(size)
@@ -480,7 +476,7 @@ def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
         gpu = client.gpu(0)
         with refusing(box, 2):
             for kind in (0, PAGE_ARRAY):
-                params = OsDescParams(descriptor=pages.address, limit=MIB - 1, descriptor_type=kind)
+                params = nv.OsDescParams(descriptor=pages.address, limit=MIB - 1, descriptor_type=kind)
                 assert client.alloc(OS_DESCRIPTOR, gpu.device, params)[0] == nv.NV_ERR_INVALID_CLASS
 
 
@@ -490,9 +486,9 @@ def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
 def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int]:
     """A device object of a client that has none of that GPU."""
     info = nv.IdInfo(gpu_id=gpu.card.gpu_id)
-    assert client.control(client.handle, nv.CTRL_GET_ID_INFO_V2, info)[0] == 0
+    assert client.control(client.handle, nv.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, info)[0] == 0
     params = nv.DeviceParams(device_id=info.device_instance, client_share=share)
-    return client.alloc(nv.CLASS_DEVICE, None, params)
+    return client.alloc(nv.NV01_DEVICE_0, None, params)
 
 
 def test_the_neighbours_address_space_by_its_client(box: Box, neighbour: nv.Gpu):
@@ -514,13 +510,13 @@ def test_the_address_space_of_all_by_sharing_with_nobody(box: Box, neighbour: nv
     with box.client() as client:
         for gpu in (neighbour, client.gpu(0)):
             rm = gpu.rm
-            status, space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+            status, space = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
             assert status == 0
             status, memory = gpu.alloc_vidmem(2 * MIB)
             assert status == 0
             arg = nv.MapDma(rm.handle, gpu.device, space, memory, 0, 2 * MIB, DMA_FIXED)
             arg.dma_offset = nv.FIRST_VA
-            rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+            rm.ctl.call(nv.NV_ESC_RM_MAP_MEMORY_DMA, arg)
             assert arg.status == 0
             if gpu is neighbour:
                 theirs = memory
@@ -532,11 +528,11 @@ def test_the_address_space_of_all_by_its_index(box: Box):
         gpu = client.gpu(0)
         with refusing(box, 5):
             for index in (VAS_HOST, VAS_GLOBAL, VAS_FLA, 5, 0xFFFFFFFF):
-                status, _ = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                status, _ = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=index))
                 assert status == nv.NV_ERR_INVALID_ARGUMENT
         with refusing(box, 0):
             for index in (VAS_NEW, VAS_DEVICE):
-                status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=index))
                 assert status == 0
                 assert gpu.free(space) == 0
 
@@ -552,21 +548,21 @@ def os_event(node: nv.Node, number: int, client: int, fd: int) -> int:
 
 def test_the_neighbours_os_events_by_its_client(box: Box, neighbour: nv.Gpu):
     theirs = neighbour.rm
-    assert os_event(theirs.ctl, nv.ESC_ALLOC_OS_EVENT, theirs.handle, 77) == 0
+    assert os_event(theirs.ctl, nv.NV_ESC_ALLOC_OS_EVENT, theirs.handle, 77) == 0
     with box.client() as client:
         gpu = client.gpu(0)
         nobody = (theirs.handle, 0, 0xDEAD, gpu.device)
         for node in (client.ctl, gpu.node):
             with refusing(box, 2 * len(nobody)):
                 for handle in nobody:
-                    assert os_event(node, nv.ESC_FREE_OS_EVENT, handle, 77) == nv.NV_ERR_INVALID_CLIENT
-                    assert os_event(node, nv.ESC_ALLOC_OS_EVENT, handle, 78) == nv.NV_ERR_INVALID_CLIENT
+                    assert os_event(node, nv.NV_ESC_FREE_OS_EVENT, handle, 77) == nv.NV_ERR_INVALID_CLIENT
+                    assert os_event(node, nv.NV_ESC_ALLOC_OS_EVENT, handle, 78) == nv.NV_ERR_INVALID_CLIENT
             with refusing(box, 0):
-                assert os_event(node, nv.ESC_ALLOC_OS_EVENT, client.handle, 77) == 0
-                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == 0
-                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == INVALID_EVENT
-    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 77) == 0
-    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 78) == INVALID_EVENT
+                assert os_event(node, nv.NV_ESC_ALLOC_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.NV_ESC_FREE_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.NV_ESC_FREE_OS_EVENT, client.handle, 77) == INVALID_EVENT
+    assert os_event(theirs.ctl, nv.NV_ESC_FREE_OS_EVENT, theirs.handle, 77) == 0
+    assert os_event(theirs.ctl, nv.NV_ESC_FREE_OS_EVENT, theirs.handle, 78) == INVALID_EVENT
 
 
 @pytest.mark.parametrize("class_id", [0x05, OS_EVENT])
@@ -574,11 +570,11 @@ def test_the_neighbours_events_by_their_source(box: Box, neighbour: nv.Gpu, clas
     theirs = neighbour.rm
     with box.client() as client:
         gpu = client.gpu(0)
-        assert os_event(gpu.node, nv.ESC_ALLOC_OS_EVENT, client.handle, 5) == 0
+        assert os_event(gpu.node, nv.NV_ESC_ALLOC_OS_EVENT, client.handle, 5) == 0
 
         def event(parent_client: int, source: int) -> tuple[int, int]:
             """hSrcResource is 0, as libcuda has it: the driver takes the parent, in that client."""
-            return client.alloc(class_id, source, EventParams(parent_client, 0, OS_EVENT, 0, 5))
+            return client.alloc(class_id, source, nv.EventParams(parent_client, 0, OS_EVENT, 0, 5))
 
         wrong = [(theirs.handle, neighbour.subdevice), (theirs.handle, theirs.handle)]
         wrong += [(0, 0xDEAD), (0xDEAD, gpu.device)]
@@ -610,11 +606,11 @@ def test_time_by_channels_without_a_group(box: Box):
         params = channel.params()
         params.vaspace = space.vaspace
         with refusing(box, 2):
-            for engine in (0, nv.ENGINE_GR0):
+            for engine in (0, nv.NV2080_ENGINE_TYPE_GRAPHICS):
                 params.engine = engine
                 status, _ = client.alloc(group.gpfifo_class, gpu.device, params)
                 assert status == INVALID_PARENT
-        params.engine = nv.ENGINE_COPY0
+        params.engine = nv.NV2080_ENGINE_TYPE_COPY0
         status, copying = client.alloc(group.gpfifo_class, gpu.device, params)
         assert status == 0
         assert client.alloc(group.compute_class, copying)[0] == nv.NV_ERR_INVALID_CLASS

@@ -34,7 +34,7 @@ def box(turing: None) -> Iterator[Box]:
 
 def reserve(gpu: nv.Gpu) -> int:
     params = nv.MemoryParams(owner=gpu.rm.handle, flags=VIRTUAL, size=1 << 30, **PAGES_512M)
-    return gpu.rm.alloc(0x50A0, gpu.device, nv.in_branch(nv.CLASS_VIDMEM, params, gpu.rm.branch))[0]
+    return gpu.rm.alloc(0x50A0, gpu.device, nv.in_branch(nv.NV01_MEMORY_LOCAL_USER, params, gpu.rm.branch))[0]
 
 
 def by_the_old_call(gpu: nv.Gpu, flags: int = 0) -> int:
@@ -43,7 +43,7 @@ def by_the_old_call(gpu: nv.Gpu, flags: int = 0) -> int:
     arg[0], arg[1], arg[2], arg[13] = gpu.rm.handle, gpu.device, 2, flags
     arg[14], arg[36] = PAGES_512M["attr"], PAGES_512M["attr2"]
     ctypes.c_uint64.from_buffer(arg, 88).value = MIB
-    gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
+    gpu.rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
     return arg[5]
 
 

@@ -21,7 +21,7 @@ from slicebox import nvclient as nv
 pytestmark = pytest.mark.once
 
 NAMES = (f"{n:012x}" + "91" * 26 for n in itertools.count(0x910000000000))
-ASYNC, OTHER_ASYNC, SHARED, OTHER_SHARED = (nv.ENGINE_COPY0 + n for n in (0, 1, 3, 4))
+ASYNC, OTHER_ASYNC, SHARED, OTHER_SHARED = (nv.NV2080_ENGINE_TYPE_COPY0 + n for n in (0, 1, 3, 4))
 BIND_GROUP, BIND_CHANNEL = 0xA06C0102, 0xA06F0104
 SEC2, DECOMPRESS = 0x26, 0x42  # NV2080_ENGINE_TYPE_*: with runlists of their own from Ampere on
 INVALID_STATE = 0x40
@@ -70,7 +70,7 @@ def group_of(channel: nv.Channel) -> dict[str, int]:
 @pytest.mark.parametrize("engine", [SHARED, OTHER_SHARED])
 def test_time_by_copies_on_the_runlist_of_graphics(box: Box, gpu: nv.Gpu, neighbour: None, engine: int):
     channel = gpu.space().group(engine).channel()
-    assert group_of(channel)["engine"] == nv.ENGINE_GR0
+    assert group_of(channel)["engine"] == nv.NV2080_ENGINE_TYPE_GRAPHICS
     assert (box.stat("channels"), box.used >= RESERVE_MIB * MIB) == (1, True), "scheduled, and charged as a context"
     weight(box, 0)
     channel.submit(copy_bytes=int(COPY_MBPS.read_text()) * COPY_NS // 1000)
@@ -93,9 +93,17 @@ def test_a_bind_to_another_runlist(box: Box, gpu: nv.Gpu):
     """The driver would follow the first one. Copy engines of graphics are as good as graphics itself."""
     space = gpu.space()
     cases = (
-        (nv.ENGINE_GR0, (nv.ENGINE_GR0, SHARED, OTHER_SHARED), (ASYNC, OTHER_ASYNC, 0x13, SEC2, DECOMPRESS)),
-        (SHARED, (nv.ENGINE_GR0, SHARED), (ASYNC, 0x1B)),
-        (ASYNC, (ASYNC,), (nv.ENGINE_GR0, 0, SHARED, OTHER_ASYNC, 0x13, nv.ENGINE_COPY0 + 7, 0x22)),
+        (
+            nv.NV2080_ENGINE_TYPE_GRAPHICS,
+            (nv.NV2080_ENGINE_TYPE_GRAPHICS, SHARED, OTHER_SHARED),
+            (ASYNC, OTHER_ASYNC, 0x13, SEC2, DECOMPRESS),
+        ),
+        (SHARED, (nv.NV2080_ENGINE_TYPE_GRAPHICS, SHARED), (ASYNC, 0x1B)),
+        (
+            ASYNC,
+            (ASYNC,),
+            (nv.NV2080_ENGINE_TYPE_GRAPHICS, 0, SHARED, OTHER_ASYNC, 0x13, nv.NV2080_ENGINE_TYPE_COPY0 + 7, 0x22),
+        ),
     )
     for engine, good, bad in cases:
         channel = space.group(engine).channel()
@@ -106,13 +114,17 @@ def test_a_bind_to_another_runlist(box: Box, gpu: nv.Gpu):
             got = [gpu.rm.control(handle, cmd, struct.pack("<I", type))[0] for type in bad]
             assert got == [INVALID_STATE] * len(bad), engine
             assert box.stat("refused_calls") == refused + len(bad)
-        channel.submit(**{"kernel_ns" if engine == nv.ENGINE_GR0 else "copy_bytes": 1000})
+        channel.submit(**{"kernel_ns" if engine == nv.NV2080_ENGINE_TYPE_GRAPHICS else "copy_bytes": 1000})
         channel.wait()
 
 
 @pytest.mark.parametrize("engine, good, bad", [
-    (nv.ENGINE_NVDEC0, (nv.ENGINE_NVDEC0,), (nv.ENGINE_GR0, ASYNC, nv.ENGINE_NVENC0)),
-    (ASYNC, (ASYNC,), (nv.ENGINE_GR0, SHARED, nv.ENGINE_NVDEC0)),
+    (
+        nv.NV2080_ENGINE_TYPE_NVDEC0,
+        (nv.NV2080_ENGINE_TYPE_NVDEC0,),
+        (nv.NV2080_ENGINE_TYPE_GRAPHICS, ASYNC, nv.NV2080_ENGINE_TYPE_NVENC0),
+    ),
+    (ASYNC, (ASYNC,), (nv.NV2080_ENGINE_TYPE_GRAPHICS, SHARED, nv.NV2080_ENGINE_TYPE_NVDEC0)),
 ])  # fmt: skip
 def test_a_bind_of_a_channel_without_a_group(gpu: nv.Gpu, engine: int, good: tuple[int, ...], bad: tuple[int, ...]):
     """The driver makes its group, of the engine that the channel names; libnvcuvid binds such a channel."""
@@ -128,7 +140,11 @@ def test_a_bind_of_a_channel_without_a_group(gpu: nv.Gpu, engine: int, good: tup
 def test_a_channel_is_bound_before_its_owner_has_it(card: str):
     """The driver puts one that is not bound on the runlist of its first object, or on Turing on that of graphics
     (test_the_runlist_of_a_channel_is_that_of_its_first_object)."""
-    bound = {ASYNC: ASYNC, SHARED: nv.ENGINE_GR0, nv.ENGINE_GR0: nv.ENGINE_GR0}
+    bound = {
+        ASYNC: ASYNC,
+        SHARED: nv.NV2080_ENGINE_TYPE_GRAPHICS,
+        nv.NV2080_ENGINE_TYPE_GRAPHICS: nv.NV2080_ENGINE_TYPE_GRAPHICS,
+    }
     with nvsim_as(card, ctx_mib=0), Box(next(NAMES), 1024) as box, box.client() as client:
         space = client.gpu(0).space()
         assert {engine: group_of(space.group(engine).channel())["bound"] for engine in bound} == bound
@@ -140,7 +156,7 @@ def test_the_size_of_a_context_is_not_learnt_from_a_copy_engine():
         learnt = stat("context_bytes")
         gpu = client.gpu(0)
         params = nv.TsgParams(vaspace=gpu.space().vaspace, engine=SHARED)
-        assert gpu.rm.alloc(nv.CLASS_TSG, gpu.device, params)[0] == 0
+        assert gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, params)[0] == 0
         assert stat("context_bytes") == learnt
         assert box.stat("used_context_bytes") == max(learnt, RESERVE_MIB * MIB)
 

@@ -23,9 +23,6 @@ pytestmark = [pytest.mark.once, pytest.mark.attached]
 NAMES = (f"{n:012x}" + "bc" * 26 for n in itertools.count(0xBC0000000000))
 LENGTH = MIB
 MAPPED_CACHED = 1 << 4 | 1 << 12  # NVOS02_FLAGS: not contiguous; mapped, since there is no NO_MAP
-AllocMemory = nv.structure(
-    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
-)
 
 
 @pytest.fixture
@@ -47,8 +44,8 @@ def map_after(gpu: nv.Gpu, node: nv.Ctl) -> int:
 
 
 def map_with_alloc(gpu: nv.Gpu, node: nv.Ctl) -> int:
-    arg = AllocMemory(
-        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=MAPPED_CACHED, limit=LENGTH - 1,
+    arg = nv.AllocMemory(
+        root=gpu.rm.handle, parent=gpu.device, class_id=nv.NV01_MEMORY_SYSTEM, flags=MAPPED_CACHED, limit=LENGTH - 1,
         fd=node.fd,
     )  # fmt: skip
     gpu.node.call(0x27, arg)
@@ -175,8 +172,9 @@ def test_a_second_memory_does_not_revive_a_file(box: Box, gpu: nv.Gpu):
         assert gpu.free(map_after(gpu, node)) == 0
         _, memory = gpu.alloc_sysmem(LENGTH)
         assert gpu.rm.map_memory(node, gpu.device, memory, LENGTH)[0] != 0
-        arg = AllocMemory(
-            root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=MAPPED_CACHED, limit=LENGTH - 1,
+        arg = nv.AllocMemory(
+            root=gpu.rm.handle, parent=gpu.device, class_id=nv.NV01_MEMORY_SYSTEM, flags=MAPPED_CACHED,
+            limit=LENGTH - 1,
             fd=node.fd,
         )  # fmt: skip
         gpu.node.raw(nv.request(0x27, ctypes.sizeof(arg)), arg)

@@ -187,7 +187,7 @@ def test_half_an_enable(neighbour: nv.Gpu, weighted: None):
     with Box(next(NAMES), 1024) as box, box.client() as client:
         (channel,) = groups(client, 1)
         rm, size = client, 3 if client.branch >= 575 else 2
-        assert rm.control(channel.group.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1, 1, 1][:size]))[0] == 0
+        assert rm.control(channel.group.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([1, 1, 1][:size]))[0] == 0
         out_of_turn(box)
         assert channel.group.enable() == 0
         (box.proc / "weight").write_text("1\n")
@@ -286,8 +286,8 @@ def test_the_hosts_time_by_objects_without_end(few_objects: int):
         with nv.Ctl(box.dev) as ctl:
             refused = box.stat("refused_calls")
             while True:
-                arg = nv.Alloc(class_id=nv.CLASS_ROOT)
-                ctl.call(nv.ESC_RM_ALLOC, arg)
+                arg = nv.Alloc(class_id=nv.NV01_ROOT_CLIENT)
+                ctl.call(nv.NV_ESC_RM_ALLOC, arg)
                 if arg.status:
                     break
                 made.append(arg.handle)
@@ -297,10 +297,10 @@ def test_the_hosts_time_by_objects_without_end(few_objects: int):
             assert box.stat("refused_calls") == refused + 1
             # The refused object is freed in the driver: with room again, allocations work as before.
             free = nv.Free(made[7], made[7], made[7])
-            ctl.call(nv.ESC_RM_FREE, free)
+            ctl.call(nv.NV_ESC_RM_FREE, free)
             assert free.status == 0
-            arg = nv.Alloc(class_id=nv.CLASS_ROOT)
-            ctl.call(nv.ESC_RM_ALLOC, arg)
+            arg = nv.Alloc(class_id=nv.NV01_ROOT_CLIENT)
+            ctl.call(nv.NV_ESC_RM_ALLOC, arg)
             assert arg.status == 0
         with box.client() as client:
             gpu = client.gpu(0)

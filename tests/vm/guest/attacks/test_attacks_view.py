@@ -116,8 +116,8 @@ def test_the_neighbours_memory_by_a_doorbell_that_is_kept(way: str):
         view = View(gpu, gpu.subdevice, doorbell)
         assert (box.stat("bar1_bytes"), view.seen()) == (DOORBELL_BYTES, 1)
         if way == "renamed":
-            arg = nv.RenameMap(rm.handle, gpu.subdevice, doorbell, 0, view.address, 0x5000)
-            rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+            arg = nv.RenameMap(rm.handle, gpu.subdevice, doorbell, view.address, 0x5000)
+            rm.ctl.call(nv.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
             assert arg.status == 0
             view.address, way = 0x5000, "unmap"
         view.ends_by(way)

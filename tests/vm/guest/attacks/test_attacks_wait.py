@@ -284,7 +284,7 @@ def hammer(box: Box, seed: int, until_s: float, made: mmap.mmap) -> None:
             gpu, handle = memory.pop(rng.randrange(len(memory)))
             gpu.free(handle)
         elif what < 9:
-            number = nv.ESC_ALLOC_OS_EVENT if what < 8 else nv.ESC_FREE_OS_EVENT
+            number = nv.NV_ESC_ALLOC_OS_EVENT if what < 8 else nv.NV_ESC_FREE_OS_EVENT
             event = nv.OsEvent(client=gpu.rm.handle, fd=rng.randrange(6))
             rng.choice(nodes).call(number, event)
             if what < 8 and event.status == 0:
@@ -400,11 +400,11 @@ def test_others_call_while_one_stalls_in_its_own_memory(what: str):
         group = gpu.space().group()
         channel = group.channel()
         fd, page = missing_page()
-        of = (group.gpfifo_class, group.tsg) if what == "channel" else (nv.CLASS_VIDMEM, gpu.device)
+        of = (group.gpfifo_class, group.tsg) if what == "channel" else (nv.NV01_MEMORY_LOCAL_USER, gpu.device)
         params = channel.params() if what == "channel" else nv.MemoryParams(owner=rm.handle, size=MIB)
         params = nv.in_branch(of[0], params, rm.branch)
         arg = nv.Alloc(root=rm.handle, parent=of[1], class_id=of[0], params=page, params_size=ctypes.sizeof(params))
-        number = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg))
+        number = nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(arg))
         threading.Thread(target=rm.ctl.raw, args=(number, page if what == "call" else arg), daemon=True).start()
         stalls = select.select([fd], [], [], 30)[0]
         assert gpu.alloc_vidmem(MIB)[0] == 0, "its other threads go on"

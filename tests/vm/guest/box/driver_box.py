@@ -11,7 +11,7 @@ def compute_and_fill(client: nvclient.Client, limit_mib: int) -> None:
     """Work of a context, memory within the limit, and more than the limit leaves."""
     gpu = client.gpu(0)
     space = gpu.space()
-    group = space.group(nvclient.ENGINE_GR0)
+    group = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS)
     channel = group.channel(enable=False)
     assert space.bind(channel) == nvclient.NV_OK
     assert group.enable() == nvclient.NV_OK

@@ -45,8 +45,8 @@ class Pair:
 
 def shared_space(space: nv.Space, other: nv.Gpu) -> nv.Uvm:
     """The address space's nvidia-uvm file, with an address space of the other GPU too."""
-    params = nv.in_branch(nv.CLASS_VASPACE, nv.VaspaceParams(flags=nv.VASPACE_FLAGS), other.rm.branch)
-    status, vaspace = other.rm.alloc(nv.CLASS_VASPACE, other.device, params)
+    params = nv.in_branch(nv.FERMI_VASPACE_A, nv.VaspaceParams(flags=nv.VASPACE_FLAGS), other.rm.branch)
+    status, vaspace = other.rm.alloc(nv.FERMI_VASPACE_A, other.device, params)
     nv.check("RM_ALLOC(0x90f1)", status)
     nv.check("UVM_REGISTER_GPU", space.uvm.register_gpu(other.uuid))
     nv.check("UVM_REGISTER_GPU_VASPACE", space.uvm.register_vaspace(other.uuid, other.rm, vaspace))

@@ -60,7 +60,7 @@ class Pusher:
         self.at += 4 * len(words)
         self.put += 1
         assert self.at <= self.channel.pb_at + 12 * 1024
-        self.channel.cpu.write32(self.channel.userd_at + nv.USERD_GP_PUT, self.put)
+        self.channel.cpu.write32(self.channel.userd_at + nv.NV_USERD_GPPUT, self.put)
         if ring:
             self.channel.ring()
 
@@ -89,7 +89,7 @@ def listen(gpu: nv.Gpu, events: nv.Ctl) -> select.poll:
     """Of the file, which has an event of the graphics engine from now on: NV01_EVENT_OS_EVENT."""
     events.register(gpu.rm.ctl)
     arg = nv.OsEvent(client=gpu.rm.handle, fd=events.fd)
-    events.call(nv.ESC_ALLOC_OS_EVENT, arg)
+    events.call(nv.NV_ESC_ALLOC_OS_EVENT, arg)
     nv.check("ALLOC_OS_EVENT", arg.status)
     params = EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, GRAPHICS_INTERRUPT, events.fd)
     nv.check("RM_ALLOC(0x79)", gpu.rm.alloc(OS_EVENT, gpu.subdevice, params)[0])

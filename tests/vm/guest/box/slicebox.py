@@ -153,7 +153,7 @@ def vidmem(gpu: nvclient.Gpu, size: int, handle: int = 0) -> tuple[ctypes.Struct
         root=gpu.rm.handle,
         parent=gpu.device,
         handle=handle,
-        class_id=nvclient.CLASS_VIDMEM,
+        class_id=nvclient.NV01_MEMORY_LOCAL_USER,
         params=ctypes.addressof(params),
         params_size=ctypes.sizeof(params),
     )

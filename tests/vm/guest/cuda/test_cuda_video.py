@@ -113,7 +113,7 @@ def frozen() -> Iterator[None]:
 def frames_done() -> int:
     """By the simulated card's own count."""
     text = Path("/proc/driver/nvsim/0/tsgs").read_text()
-    return sum(int(done) for done in re.findall(rf"engine={nv.ENGINE_NVDEC0} .*works=(\d+)", text))
+    return sum(int(done) for done in re.findall(rf"engine={nv.NV2080_ENGINE_TYPE_NVDEC0} .*works=(\d+)", text))
 
 
 def test_a_decoder_on_the_simulated_driver_alone() -> None:

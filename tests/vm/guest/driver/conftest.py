@@ -66,7 +66,7 @@ class Cards:
         with nvclient.Client() as first:
             for number in range(len(nodes())):
                 space = first.gpu(number).space()
-                channel = space.group(nvclient.ENGINE_GR0).channel(enable=False)
+                channel = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS).channel(enable=False)
                 nvclient.check("UVM_REGISTER_CHANNEL", space.bind(channel))
         client = self._held.enter_context(nvclient.Client())
         self.gpus = [client.gpu(number) for number in range(len(nodes()))]
@@ -97,7 +97,7 @@ def card(cards: list[nvclient.Gpu]) -> nvclient.Gpu:
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.FB_HEAP_FREE)[0] << 10
+    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ WORK_NS = 1_000_000
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.FB_HEAP_FREE)[0] << 10
+    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ class RmSpace:
 
     def __init__(self, gpu: nvclient.Gpu):
         self.gpu = gpu
-        params = nvclient.in_branch(nvclient.CLASS_VASPACE, nvclient.VaspaceParams(), gpu.rm.branch)
-        status, self.vaspace = gpu.rm.alloc(nvclient.CLASS_VASPACE, gpu.device, params)
+        params = nvclient.in_branch(nvclient.FERMI_VASPACE_A, nvclient.VaspaceParams(), gpu.rm.branch)
+        status, self.vaspace = gpu.rm.alloc(nvclient.FERMI_VASPACE_A, gpu.device, params)
         nvclient.check("RM_ALLOC(0x90f1)", status)
 
     def map(self, memory: int, length: int) -> tuple[int, int]:
         window = nvclient.MemoryParams(
             owner=self.gpu.rm.handle, size=self.VIRTUAL, flags=self.FLAGS_VIRTUAL, vaspace=self.vaspace
         )
-        params = nvclient.in_branch(nvclient.CLASS_VIDMEM, window, self.gpu.rm.branch)
+        params = nvclient.in_branch(nvclient.NV01_MEMORY_LOCAL_USER, window, self.gpu.rm.branch)
         status, virtual = self.gpu.rm.alloc(self.VIRTUAL_CLASS, self.gpu.device, params)
         nvclient.check("RM_ALLOC(0x50a0)", status)
         return self.gpu.rm.map_dma(self.gpu.device, virtual, memory, length)
@@ -67,7 +67,7 @@ def test_the_gpu_is_found(card):
 
 def test_a_program_sees_its_slice(box):
     with box.client() as client:
-        assert client.gpu(0).fb_info(nvclient.FB_TOTAL_RAM_SIZE) == [LIMIT_MIB << 10]
+        assert client.gpu(0).fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE) == [LIMIT_MIB << 10]
 
 
 @pytest.mark.parametrize("size", [2 * MIB, 300 * MIB, 12345, 65536 + 1, 7 * MIB + 4096])
@@ -150,7 +150,7 @@ def test_a_channel_is_scheduled_after_its_registration(box):
     """nvidia-uvm's page tables, which its own pushes write, under the channels of a program in a container."""
     with box.client() as client:
         space = client.gpu(0).space()
-        group = space.group(nvclient.ENGINE_GR0)
+        group = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS)
         channel = group.channel(enable=False)
         assert group.enable() == nvclient.NV_ERR_INVALID_STATE
         assert space.bind(channel) == nvclient.NV_OK
@@ -165,7 +165,7 @@ def test_the_registers_show_which_container_has_work(box):
     source = "pccsr" if os.environ["CHIPS"].startswith("TU") else "chram"
     with box.client() as client:
         space = client.gpu(0).space()
-        group = space.group(nvclient.ENGINE_GR0)
+        group = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS)
         channel = group.channel(enable=False)
         assert space.bind(channel) == nvclient.NV_OK
         assert group.enable() == nvclient.NV_OK
@@ -193,7 +193,7 @@ def test_work_stops_and_goes_on(box):
     """GPFIFO_SCHEDULE and DISABLE_CHANNELS come to the GSP and act on its engine."""
     with box.client() as client:
         gpu = client.gpu(0)
-        channel = nvclient.Group(RmSpace(gpu), nvclient.ENGINE_GR0).channel()
+        channel = nvclient.Group(RmSpace(gpu), nvclient.NV2080_ENGINE_TYPE_GRAPHICS).channel()
         channel.submit(kernel_ns=WORK_NS, count=BATCH)
         assert channel.wait() == BATCH
         times = [channel.gpu_time(work) - channel.gpu_time(work - 1) for work in range(1, BATCH)]
@@ -215,7 +215,7 @@ def test_an_interrupt_wakes_its_listener(box):
     """From the card's interrupt tree through the resource manager's service to a program that polls in a container."""
     with box.client() as client:
         gpu = client.gpu(0)
-        one = Pusher(nvclient.Group(RmSpace(gpu), nvclient.ENGINE_GR0))
+        one = Pusher(nvclient.Group(RmSpace(gpu), nvclient.NV2080_ENGINE_TYPE_GRAPHICS))
         with nvclient.Ctl(box.dev) as events:
             poll = listen(gpu, events)
             one.push(release(one.sem(0), 1))

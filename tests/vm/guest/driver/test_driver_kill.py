@@ -42,7 +42,7 @@ def start(box: Box, **more: object) -> subprocess.Popen:
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.FB_HEAP_FREE)[0] << 10
+    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def pair() -> Iterator[Pair]:
 
 
 def free_bytes(cards: list[nv.Gpu]) -> list[int]:
-    return [card.fb_info(nv.FB_HEAP_FREE)[0] << 10 for card in cards]
+    return [card.fb_info(nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10 for card in cards]
 
 
 def test_rm_calls_the_two_peers(pair: Pair) -> None:
@@ -40,7 +40,7 @@ def test_the_copy_engine_of_one_writes_the_others_memory(pair: Pair, cards: list
         theirs, mine = rm.gpu(owner), rm.gpu(1 - owner)
         space = mine.space()
         uvm = shared_space(space, theirs)
-        channel = space.group(nv.ENGINE_COPY0).channel(enable=False)
+        channel = space.group(nv.NV2080_ENGINE_TYPE_COPY0).channel(enable=False)
         assert space.bind(channel) == 0
         assert channel.group.enable() == 0
         charged, free = pair.used(), free_bytes(cards)

@@ -38,7 +38,7 @@ def boxes() -> Iterator[list[Box]]:
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.FB_HEAP_FREE)[0] << 10
+    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 def alone(box: Box, number: int) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def test_a_container_sees_its_own_card_only(boxes):
             assert len(client.cards()) == 1
             gpu = client.gpu(0)
             assert gpu.uuid == UUIDS[number]
-            assert gpu.fb_info(nvclient.FB_TOTAL_RAM_SIZE) == [LIMIT_MIB[number] << 10]
+            assert gpu.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE) == [LIMIT_MIB[number] << 10]
         assert [raw for _, raw in listed(*alone(box, number))] == [name_of(UUIDS[number])]
 
 
@@ -102,7 +102,7 @@ def test_the_other_card_cannot_be_had_by_uuid_or_number(boxes):
                 pass
             (theirs,) = [card for card in range(2) if card != number]
             params = nvclient.DeviceParams(device_id=theirs)
-            assert client.alloc(nvclient.CLASS_DEVICE, None, params)[0] != nvclient.NV_OK
+            assert client.alloc(nvclient.NV01_DEVICE_0, None, params)[0] != nvclient.NV_OK
             assert not Path(box.dev, f"nvidia{theirs}").exists()
 
 
@@ -132,7 +132,9 @@ def test_two_architectures_in_one_container_are_no_peers(cards, kernel_log):
         with nvclient.Client(pair.dev) as client:
             gpus = client.gpu(0), client.gpu(1)
             assert [gpu.uuid for gpu in gpus] == UUIDS
-            assert [gpu.fb_info(nvclient.FB_TOTAL_RAM_SIZE) for gpu in gpus] == [[mib << 10] for mib in LIMIT_MIB]
+            assert [gpu.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE) for gpu in gpus] == [
+                [mib << 10] for mib in LIMIT_MIB
+            ]
             before = [free_bytes(card) for card in cards]
             assert gpus[1].alloc_vidmem(300 * MIB)[0] == nvclient.NV_OK
             assert [was - free_bytes(card) for was, card in zip(before, cards, strict=True)] == [0, 300 * MIB]
@@ -149,7 +151,7 @@ def test_a_freeze_on_one_leaves_the_other(boxes):
         channels = []
         for client in (one, two):
             space = client.gpu(0).space()
-            group = space.group(nvclient.ENGINE_GR0)
+            group = space.group(nvclient.NV2080_ENGINE_TYPE_GRAPHICS)
             channels.append(group.channel(enable=False))
             assert space.bind(channels[-1]) == nvclient.NV_OK
             assert group.enable() == nvclient.NV_OK

@@ -19,7 +19,7 @@ from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.long
 
-FREE = nv.ESC_RM_FREE
+FREE = nv.NV_ESC_RM_FREE
 SURFACE_INFO = 0x410110
 ARCH_INFO, COPY_CAPS = 0x20801701, 0x20802A0A  # MC_GET_ARCH_INFO, CE_GET_ALL_CAPS
 LOST = 0x0F
@@ -74,7 +74,7 @@ def test_each_call_of_an_attach_can_fail(faults, kind: str):
             break
     assert refused >= 4 and unused, "as many calls as an attach makes"
     with clean_box(next(NAMES), 64) as box, box.client() as rm:
-        assert rm.gpu(0).fb_info(nv.FB_RAM_SIZE) == [64 * 1024]
+        assert rm.gpu(0).fb_info(nv.NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE) == [64 * 1024]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +90,7 @@ def test_no_wrong_answer_lasts_as_long_as_the_attach(faults, kernel_log, cmd: in
     assert not left() and said in kernel_log.news()
     with clean_box(next(NAMES), 64) as box, box.client() as rm:
         used = box.used
-        rm.gpu(0).space().group(nv.ENGINE_COPY0).channel()
+        rm.gpu(0).space().group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
         assert box.used - used < 32 * MIB, "asynchronous"
 
 
@@ -123,14 +123,14 @@ def test_a_client_that_the_driver_refuses_to_free_at_a_containers_end(faults, ke
     until(lambda: not box.there(), 10)
 
 
-@pytest.mark.parametrize("cls", [nv.CLASS_VIDMEM, nv.CLASS_VASPACE])
+@pytest.mark.parametrize("cls", [nv.NV01_MEMORY_LOCAL_USER, nv.FERMI_VASPACE_A])
 def test_parameters_that_are_longer_than_the_tables(faults, kernel_log, cls: int):
     """A release whose struct has grown: what was checked may not be what the driver takes it for. Nothing is made."""
     with clean_box(next(NAMES), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         params: dict[int, ctypes.Structure] = {
-            nv.CLASS_VIDMEM: nv.MemoryParams(owner=rm.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED),
-            nv.CLASS_VASPACE: nv.VaspaceParams(flags=nv.VASPACE_FLAGS),
+            nv.NV01_MEMORY_LOCAL_USER: nv.MemoryParams(owner=rm.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED),
+            nv.FERMI_VASPACE_A: nv.VaspaceParams(flags=nv.VASPACE_FLAGS),
         }
         used, refused = box.used, box.stat("refused_calls")
         faults(1, "longer", cmd=cls)
@@ -147,7 +147,7 @@ def test_an_object_under_another_handle_is_refused_and_stays_charged(faults, han
     with Box(next(NAMES), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
-        faults(1, "ones", cmd=nv.CLASS_VIDMEM)
+        faults(1, "ones", cmd=nv.NV01_MEMORY_LOCAL_USER)
         status, _ = gpu.alloc_vidmem(16 * MIB, handle)
         assert status == nv.NV_ERR_INVALID_ARGUMENT
         assert box.used == used + 16 * MIB
@@ -188,7 +188,7 @@ def test_a_new_channel_that_cannot_be_frozen_is_reported(faults, tenants):
     try:
         tenant = tenants()
         tenant.write("weight", 0)
-        faults(1, "timeout", cmd=nv.CTRL_DISABLE_CHANNELS, times=10000)
+        faults(1, "timeout", cmd=nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, times=10000)
         tenant.start()
         until(lambda: tenant.box.stat("enforced") == 0 and tenant.box.stat("failed_calls"))
         faults(0)

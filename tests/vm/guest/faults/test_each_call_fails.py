@@ -34,7 +34,6 @@ LIMIT_MIB = 256
 OS_EVENT = 0x79
 EXPORT_ONE, IMPORT_ONE = 0x3D05, 0x3D06
 
-EventParams = nv.structure("EventParams", "parent_client source class_id index data:u64")
 
 # ---- the steps: calls fail from the yield on ----
 
@@ -170,9 +169,9 @@ def events(box: Box) -> Step:
     with nv.Ctl(box.dev) as listener:
         listener.register(gpu.rm.ctl)
         arg = nv.OsEvent(client=gpu.rm.handle, fd=listener.fd)
-        listener.call(nv.ESC_ALLOC_OS_EVENT, arg)
+        listener.call(nv.NV_ESC_ALLOC_OS_EVENT, arg)
         nv.check("ALLOC_OS_EVENT", arg.status)
-        params = EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 0, listener.fd)
+        params = nv.EventParams(gpu.rm.handle, gpu.subdevice, OS_EVENT, 0, listener.fd)
         status, event = gpu.rm.alloc(OS_EVENT, gpu.subdevice, params)
         nv.check("RM_ALLOC(0x79)", status)
         assert select.select([listener.fd], [], [], 0) == ([], [], [])

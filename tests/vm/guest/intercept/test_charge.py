@@ -345,7 +345,7 @@ def test_a_client_is_its_files_own(box):
         one_gpu = one.gpu()
         two.handle, own = one.handle, two.handle
         assert two.free(one_gpu.device) != nvclient.NV_OK
-        assert two.control(one_gpu.subdevice, nvclient.CTRL_GET_NAME_STRING, bytes(132))[0] == (
+        assert two.control(one_gpu.subdevice, nvclient.NV2080_CTRL_CMD_GPU_GET_NAME_STRING, bytes(132))[0] == (
             nvclient.NV_ERR_INVALID_CLIENT
         )
         two.handle = own
@@ -357,11 +357,11 @@ def test_tenants_do_not_schedule_themselves(box):
         group = rm.gpu().space().group()
         channel = group.channel()
         theirs = foreign.gpu().space().group().channel()
-        status, after = group.control(nvclient.CTRL_TSG_SET_TIMESLICE, (50_000).to_bytes(8, "little"))
+        status, after = group.control(nvclient.NVA06C_CTRL_CMD_SET_TIMESLICE, (50_000).to_bytes(8, "little"))
         assert status == nvclient.NV_OK
-        status, after = group.control(nvclient.CTRL_TSG_GET_TIMESLICE, bytes(8))
+        status, after = group.control(nvclient.NVA06C_CTRL_CMD_GET_TIMESLICE, bytes(8))
         assert int.from_bytes(after, "little") == 50_000, "remembered"
-        assert channel.control(nvclient.CTRL_RESTART_RUNLIST, b"\1\0")[0] == nvclient.NV_OK
+        assert channel.control(nvclient.NVA06F_CTRL_CMD_RESTART_RUNLIST, b"\1\0")[0] == nvclient.NV_OK
 
         def disable(client: int, handle: int) -> int:
             params = bytearray(536)
@@ -369,7 +369,7 @@ def test_tenants_do_not_schedule_themselves(box):
             params[4:8] = (1).to_bytes(4, "little")
             params[24:28] = client.to_bytes(4, "little")
             params[280:284] = handle.to_bytes(4, "little")
-            return rm.gpu().control(nvclient.CTRL_DISABLE_CHANNELS, bytes(params))[0]
+            return rm.gpu().control(nvclient.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, bytes(params))[0]
 
         assert disable(rm.handle, channel.handle) == nvclient.NV_OK
         assert disable(foreign.handle, theirs.handle) == nvclient.NV_ERR_INSUFFICIENT_PERMISSIONS
@@ -562,7 +562,7 @@ def test_the_heap_call_charges_whatever_handle_comes_out(box, flags):
             put(arg, 44, 0x1234 + n)
             put(arg, 52, flags)
             put(arg, 88, 64 * MIB, 8)
-            assert rm.ctl.raw(nvclient.request(nvclient.ESC_RM_VID_HEAP_CONTROL, 184), arg) == 0
+            assert rm.ctl.raw(nvclient.request(nvclient.NV_ESC_RM_VID_HEAP_CONTROL, 184), arg) == 0
             assert int.from_bytes(arg[20:24], "little") == nvclient.NV_OK
             assert int.from_bytes(arg[24:32], "little") == 1024 * MIB, "the slice's total"
             assert box.used == fb_used() - before == (n + 1) * 64 * MIB
@@ -577,10 +577,16 @@ def test_a_status_the_driver_did_not_write_is_no_success(box):
         params = (ctypes.c_uint8 * 20)()
         params[12] = 1
         arg = bytearray(48)
-        for at, value in ((0, rm.handle), (4, gpu.device), (8, 0x7777), (12, nvclient.CLASS_TSG), (32, 20)):
+        for at, value in (
+            (0, rm.handle),
+            (4, gpu.device),
+            (8, 0x7777),
+            (12, nvclient.KEPLER_CHANNEL_GROUP_A),
+            (32, 20),
+        ):
             put(arg, at, value)
         put(arg, 16, ctypes.addressof(params), 8)
-        node.raw(nvclient.request(nvclient.ESC_RM_ALLOC, 48), arg)
+        node.raw(nvclient.request(nvclient.NV_ESC_RM_ALLOC, 48), arg)
         assert int.from_bytes(arg[40:44], "little") != nvclient.NV_OK
         assert box.used == 0
         node.close()

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "ca" * 26 for n in itertools.count(0xCA0000000000))
 DEBUGGER, EXCEPTION_MASK = 0x83DE, 0x83DE0309
-DebuggerParams = nv.structure("DebuggerParams", "obsolete app_client object")
 KERNEL_NS = 20_000_000
 DEFAULT_US = 1024
 
@@ -229,7 +228,7 @@ def test_the_timeslice_that_a_tenant_sets_is_the_groups(gpu: nv.Gpu, client: nv.
 def test_the_exception_mask_of_an_own_session(box: Box, gpu: nv.Gpu, neighbour: nv.Gpu):
     """NVIDIA's MPS server does not start without. A session is on a compute object of its own client only."""
     channel = gpu.space().group().channel()
-    status, session = gpu.rm.alloc(DEBUGGER, gpu.device, DebuggerParams(0, gpu.rm.handle, channel.object))
+    status, session = gpu.rm.alloc(DEBUGGER, gpu.device, nv.DebuggerParams(0, gpu.rm.handle, channel.object))
     assert status == 0
     mask = struct.pack("<I", 0x3A)
     assert gpu.rm.control(session, EXCEPTION_MASK, mask)[0] == 0
@@ -249,7 +248,7 @@ def test_freeing_a_handle_that_does_not_exist(box: Box, gpu: nv.Gpu, client: nv.
     assert client.free(memory) == 0, "the handle is unknown in this client"
     assert box.used == 2 * MIB
     arg = nv.Free(gpu.rm.handle, gpu.device, memory)
-    client.rm.ctl.call(nv.ESC_RM_FREE, arg)
+    client.rm.ctl.call(nv.NV_ESC_RM_FREE, arg)
     assert arg.status == nv.NV_ERR_OBJECT_NOT_FOUND, "the client is of another file"
     assert box.used == 2 * MIB
     assert [gpu.free(memory), gpu.free(memory), box.used] == [0, 0, 0]

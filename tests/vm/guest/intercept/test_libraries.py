@@ -21,8 +21,6 @@ NAMES = (f"{n:012x}" + "c9" * 26 for n in itertools.count(0xC90000000000))
 BINAPI, DEBUGGER, MPS = 0x2081, 0x83DE, 0x900E
 SHARE_ALL, SHARE_TOKEN, SHARE_REVOKE = 1, 2, 1
 INHERITED_SHARE_POLICY, PREEMPTION_MODE = 0xD04, 0x20801210
-Share = nv.structure("Share", "client object target mask kind:u16 action:u8 pad:u8 status")
-DebuggerParams = nv.structure("DebuggerParams", "obsolete app_client object")
 
 
 @pytest.fixture
@@ -38,8 +36,8 @@ def other() -> Iterator[Box]:
 
 
 def share(rm: nv.Client, handle: int, kind: int = SHARE_ALL, action: int = 0) -> int:
-    arg = Share(client=rm.handle, object=handle, target=rm.handle, mask=1, kind=kind, action=action)
-    rm.ctl.call(nv.ESC_RM_SHARE, arg)
+    arg = nv.Share(client=rm.handle, object=handle, target=rm.handle, mask=1, kind=kind, action=action)
+    rm.ctl.call(nv.NV_ESC_RM_SHARE, arg)
     return arg.status
 
 
@@ -58,7 +56,7 @@ def test_a_debugger_of_the_containers_own_compute_object(box: Box, gpu: nv.Gpu, 
     channel = gpu.space().group().channel()
 
     def debugger(app: int, target: int, obsolete: int = 0) -> int:
-        return gpu.rm.alloc(DEBUGGER, gpu.device, DebuggerParams(obsolete, app, target))[0]
+        return gpu.rm.alloc(DEBUGGER, gpu.device, nv.DebuggerParams(obsolete, app, target))[0]
 
     for app in (0, gpu.rm.handle):
         assert debugger(app, channel.object) == 0
@@ -122,12 +120,12 @@ def test_the_share_of_an_address_space_comes_back_as_it_went_in(gpu: nv.Gpu):
     """hClientShare 0 is made the client's own for the driver; a program may use its struct again for another client."""
     params = nv.DeviceParams()
     with nv.Client(gpu.rm.directory) as rm:
-        status, device = rm.alloc(nv.CLASS_DEVICE, None, params)
+        status, device = rm.alloc(nv.NV01_DEVICE_0, None, params)
         assert status == 0
         assert params.client_share == 0
         assert rm.free(device) == 0
         params.client_share = rm.handle
-        assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == 0
+        assert rm.alloc(nv.NV01_DEVICE_0, None, params)[0] == 0
         assert params.client_share == rm.handle
 
 

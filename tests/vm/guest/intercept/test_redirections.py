@@ -287,7 +287,7 @@ class Waiting:
         arg.params = self.pages.at + PAGE
         self.top, self.params = bytes(arg), bytes(params)
         self.pages.put(0, self.top)
-        request = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg))
+        request = nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(arg))
         self._thread = threading.Thread(target=lambda: self._run(gpu.rm.ctl, request))
         self._thread.start()
 

@@ -114,7 +114,7 @@ def test_spaces_belong_to_no_process(box):
         with nvclient.Uvm(rm.directory) as uvm:
             assert second.mm_initialize(uvm) == nvclient.NV_WARN_NOTHING_TO_DO
             vaspace = rm.alloc(
-                nvclient.CLASS_VASPACE, gpu.device, nvclient.VaspaceParams(flags=nvclient.VASPACE_FLAGS)
+                nvclient.FERMI_VASPACE_A, gpu.device, nvclient.VaspaceParams(flags=nvclient.VASPACE_FLAGS)
             )[1]
             assert uvm.register_gpu(gpu.uuid) == 0
             assert uvm.register_vaspace(gpu.uuid, rm, vaspace) == 0

@@ -38,16 +38,16 @@ def box(ampere: None) -> Iterator[Box]:
 
 @pytest.fixture
 def space(gpu: nv.Gpu) -> int:
-    return gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    return gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
 
 
 def stat(key: str) -> int:
     return int(dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())[key])
 
 
-def group(gpu: nv.Gpu, space: nv.Space, engine: int = nv.ENGINE_GR0) -> tuple[int, int]:
+def group(gpu: nv.Gpu, space: nv.Space, engine: int = nv.NV2080_ENGINE_TYPE_GRAPHICS) -> tuple[int, int]:
     """A group and nothing else: (status, handle)."""
-    return gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=engine))
+    return gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=engine))
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def test_what_a_context_takes_is_learnt_when_its_group_is_made(box: Box, gpu: nv
     assert (status, box.used) == (0, 2 * CTX_MIB * MIB)
     assert gpu.free(second) == 0
     assert box.used == CTX_MIB * MIB
-    assert group(gpu, space, nv.ENGINE_COPY0)[0] == 0
+    assert group(gpu, space, nv.NV2080_ENGINE_TYPE_COPY0)[0] == 0
     assert box.used == CTX_MIB * MIB, "a copy engine has none"
 
 
 def test_what_channels_take_is_charged_on_a_copy_engine_too(box: Box, gpu: nv.Gpu):
     """64 KiB each: beyond the included part, memory in use on the card does not exceed the charge."""
     space, card = gpu.space(), fb_used()
-    copy = space.group(nv.ENGINE_COPY0)
+    copy = space.group(nv.NV2080_ENGINE_TYPE_COPY0)
     made = copy.channel()
     alloc = gpu.rm.alloc
     while alloc(copy.gpfifo_class, copy.tsg, made.params())[0] == 0:

@@ -29,9 +29,6 @@ NOT_CONTIGUOUS = 1 << 4  # NVOS02_FLAGS
 COHERENT = 1 << 12 | NOT_CONTIGUOUS  # cached
 CONTIGUOUS = 2 << 27  # NVOS32_ATTR
 BIG_PAGES = 2 << 23  # NVOS32_ATTR, without a word on contiguity: contiguous where the system's pages are of 4 KiB
-AllocMemory = nv.structure(
-    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
-)
 
 
 @pytest.fixture
@@ -60,8 +57,8 @@ def by_alloc(gpu: nv.Gpu, size: int) -> tuple[int, int]:
 
 def by_alloc_memory(gpu: nv.Gpu, size: int, fd: int = -1, flags: int = COHERENT) -> tuple[int, int]:
     """The older call, on the GPU's node: the size is in its own struct. It maps the memory by file @fd."""
-    arg = AllocMemory(
-        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=flags, limit=size - 1, fd=fd
+    arg = nv.AllocMemory(
+        root=gpu.rm.handle, parent=gpu.device, class_id=nv.NV01_MEMORY_SYSTEM, flags=flags, limit=size - 1, fd=fd
     )
     gpu.node.call(0x27, arg)
     return arg.status, arg.handle
@@ -73,7 +70,7 @@ def by_vid_heap(
     arg = (ctypes.c_uint32 * 46)()
     arg[0], arg[1], arg[2], arg[14] = gpu.rm.handle, gpu.device, 2, attr
     ctypes.c_uint64.from_buffer(arg, 88).value = size
-    assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
+    assert gpu.rm.ctl.raw(nv.request(nv.NV_ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
     return arg[5], arg[11]
 
 
@@ -148,8 +145,8 @@ def test_contiguous_memory_is_charged_as_a_power_of_two(
 
 def test_an_allocation_that_the_driver_refuses_costs_nothing(box: Box, gpu: nv.Gpu):
     params = nv.MemoryParams(owner=gpu.rm.handle, size=MIB, attr=0)  # video memory, by its attributes
-    assert gpu.rm.alloc(nv.CLASS_SYSMEM, gpu.device, params)[0] != 0
-    assert gpu.rm.alloc(nv.CLASS_SYSMEM, 0x1234, nv.MemoryParams(size=MIB, attr=nv.ATTR_LOCATION_PCI))[0] != 0
+    assert gpu.rm.alloc(nv.NV01_MEMORY_SYSTEM, gpu.device, params)[0] != 0
+    assert gpu.rm.alloc(nv.NV01_MEMORY_SYSTEM, 0x1234, nv.MemoryParams(size=MIB, attr=nv.ATTR_LOCATION_PCI))[0] != 0
     assert box.stat("host_used_bytes") == 0
 
 
@@ -279,7 +276,7 @@ def memory_of(size: int, protection: int = mmap.PROT_READ | mmap.PROT_WRITE, fd:
 
 
 def pin(gpu: nv.Gpu, address: int, size: int) -> tuple[int, int]:
-    arg = AllocMemory(
+    arg = nv.AllocMemory(
         root=gpu.rm.handle, parent=gpu.device, class_id=OS_DESCRIPTOR, flags=1 << 30 | COHERENT, memory=address,
         limit=size - 1, fd=-1,
     )  # fmt: skip

@@ -127,7 +127,7 @@ def test_a_peer_object_goes_with_either_subdevice(both: Both):
         assert both.peers(first.subdevice, second.subdevice, handle=0x9E9E)[0] == 0x19, "the name is taken"
         assert rm.free(gpu.subdevice, gpu.device) == 0
         assert rm.p2p_caps(first.card.gpu_id, second.card.gpu_id)[3] == (NO_NUMBER,) * 4
-        status, gpu.subdevice = rm.alloc(nv.CLASS_SUBDEVICE, gpu.device, nv.SubdeviceParams(0))
+        status, gpu.subdevice = rm.alloc(nv.NV20_SUBDEVICE_0, gpu.device, nv.SubdeviceParams(0))
         assert status == 0
     assert [both.peers(second.subdevice, first.subdevice)[0] for _ in range(3)] == [0] * 3
 
@@ -203,7 +203,7 @@ def test_the_peers_copy_engine_reaches_it(both: Both):
     seen = first.map_cpu(memory, 4096)
     status, at = space.map(memory, 2 * MIB)
     assert status == 0
-    channel = space.group(nv.ENGINE_COPY0).channel()
+    channel = space.group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
     channel.submit(op=nv.OP_RELEASE, sem_va=at + 64)
     until(lambda: seen.read64(64) == 1)
 
@@ -242,11 +242,11 @@ def test_page_tables_of_system_memory_too(both: Both):
 @pytest.mark.checked
 def test_the_owner_ends_while_a_peer_of_another_process_maps(both: Both):
     """cuIpcOpenMemHandle on the other GPU: the memory stays charged to its GPU until the peer lets it go."""
-    share = nv.structure("Share", "client object target mask kind:u16 action:u8 pad:u8 status")
+    share = nv.Share
     owner = nv.Client(both.dev)
     _, memory = owner.gpu(0).alloc_vidmem(8 * MIB)
     arg = share(client=owner.handle, object=memory, target=owner.handle, mask=1, kind=1)
-    owner.ctl.call(nv.ESC_RM_SHARE, arg)
+    owner.ctl.call(nv.NV_ESC_RM_SHARE, arg)
     assert arg.status == 0
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -304,7 +304,7 @@ class Process:
         seen = self.first.map_cpu(mine, 4096)
         pipe.send(b"m")
         pipe.recv(1)
-        channel = self.space.group(nv.ENGINE_COPY0).channel()
+        channel = self.space.group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
         channel.submit(op=nv.OP_RELEASE, sem_va=at)
         until(lambda: seen.read64(0) == 1)
         pipe.send(b"w")

@@ -43,9 +43,9 @@ def other() -> Iterator[Box]:
 def groups(gpu: nv.Gpu, space: nv.Space, upto: int = 5000) -> tuple[int, list[int]]:
     """Groups on a copy engine until one is refused: its status, and those that were made."""
     made: list[int] = []
-    params = nv.TsgParams(vaspace=space.vaspace, engine=nv.ENGINE_COPY0)
+    params = nv.TsgParams(vaspace=space.vaspace, engine=nv.NV2080_ENGINE_TYPE_COPY0)
     for _ in range(upto):
-        status, handle = gpu.rm.alloc(nv.CLASS_TSG, gpu.device, params)
+        status, handle = gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, params)
         if status:
             return status, made
         made.append(handle)
@@ -99,7 +99,7 @@ def test_one_container_cannot_take_all_groups(box: Box, gpu: nv.Gpu, other: Box)
 
 @pytest.mark.checked
 def test_one_container_cannot_take_all_channels(box: Box, gpu: nv.Gpu, other: Box):
-    first = gpu.space().group(nv.ENGINE_COPY0).channel()
+    first = gpu.space().group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
     status, made = channels(first)
     assert status == NV_ERR_NO_FREE_FIFOS
     assert len(made) + 1 == box.stat("channels") == 44 + 1792 - 20 * 44
@@ -132,7 +132,8 @@ def test_ids_of_a_killed_process_come_back(box: Box):
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import nvclient as nv\n"
         "gpu = nv.Client(sys.argv[2]).gpu(); space = gpu.space()\n"
-        "for _ in range(50): gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=9))\n"
+        "group = nv.TsgParams(vaspace=space.vaspace, engine=9)\n"
+        "for _ in range(50): gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, group)\n"
         "print('on', flush=True); time.sleep(600)\n"
     )
     argv = [sys.executable, "-c", script, str(REPO / "tests/rmclient"), box.dev]
@@ -269,8 +270,8 @@ def test_bar1_of_a_dup_is_its_own(box: Box, gpu: nv.Gpu):
 
 def rename(gpu: nv.Gpu, memory: int, old: int, new: int, client: int = 0) -> int:
     """UPDATE_DEVICE_MAPPING_INFO: the mapping has another address from now on, which its unmapping names."""
-    arg = nv.RenameMap(client or gpu.rm.handle, gpu.device, memory, 0, old, new)
-    gpu.rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+    arg = nv.RenameMap(client or gpu.rm.handle, gpu.device, memory, old, new)
+    gpu.rm.ctl.call(nv.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
     return arg.status
 
 
@@ -356,6 +357,6 @@ def test_bare_driver_has_so_many_ids():
     with nv.Client("/dev") as rm:
         gpu = rm.gpu()
         info = (ctypes.c_uint32 * 514)(1, 8)
-        info[513] = nv.ENGINE_GR0
+        info[513] = nv.NV2080_ENGINE_TYPE_GRAPHICS
         status, _ = gpu.control(CTRL_FIFO_GET_INFO, info)
         assert (status, info[2]) == (0, 2048)

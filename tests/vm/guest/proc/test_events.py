@@ -192,7 +192,7 @@ def test_a_session_over_the_limit_is_told(ear: Ear) -> None:
     sessions.write_text("1")
     try:
         with Box("f" * 64, 64) as box, box.client() as rm:
-            channel = rm.gpu().space().group(nvclient.ENGINE_NVDEC0).channel()
+            channel = rm.gpu().space().group(nvclient.NV2080_ENGINE_TYPE_NVDEC0).channel()
             assert channel.session()[0] == nvclient.NV_ERR_INSUFFICIENT_RESOURCES
             (event,) = ear.wait(Event.QUOTA, 1)
     finally:

@@ -22,7 +22,7 @@ LIMIT_MIB = 777
 
 def by_the_old_call(gpu: nv.Gpu) -> tuple[int, int]:
     """FB_GET_INFO, with its list behind a pointer: (total, free)."""
-    pairs = (ctypes.c_uint32 * 4)(nv.FB_HEAP_SIZE, 0, nv.FB_HEAP_FREE, 0)
+    pairs = (ctypes.c_uint32 * 4)(nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE, 0, nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE, 0)
     params = (ctypes.c_uint64 * 2)(2, ctypes.addressof(pairs))
     assert gpu.control(FB_GET_INFO, params)[0] == 0
     return pairs[1] << 10, pairs[3] << 10
@@ -33,7 +33,7 @@ def by_the_heap_call(gpu: nv.Gpu) -> tuple[int, int]:
     arg = (ctypes.c_uint8 * 184)()
     words = (ctypes.c_uint32 * 46).from_buffer(arg)
     words[0], words[1], words[2] = gpu.rm.handle, gpu.device, 5
-    gpu.rm.ctl.call(nv.ESC_RM_VID_HEAP_CONTROL, arg)
+    gpu.rm.ctl.call(nv.NV_ESC_RM_VID_HEAP_CONTROL, arg)
     assert words[5] == 0
     longs = (ctypes.c_uint64 * 23).from_buffer(arg)
     return longs[3], longs[4]

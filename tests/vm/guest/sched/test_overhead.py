@@ -38,7 +38,7 @@ def until_refused(work, most: int) -> int:
 def test_page_tables_of_one_page_mapped_everywhere(box: Box, gpu: nv.Gpu):
     """MAP_MEMORY_DMA of 64 KiB: 16 KiB each, of which 16 MiB and a 512th of the limit are included."""
     memory = gpu.alloc_vidmem(64 * KIB)[1]
-    space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    space = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
     n = until_refused(lambda _: gpu.rm.map_dma(gpu.device, space, memory, 64 * KIB)[0], 8000)
     assert abs(n * 16 * KIB - (INCLUDED + LIMIT)) < MIB
     assert LIMIT - 16 * KIB <= box.used <= LIMIT
@@ -51,7 +51,7 @@ def test_page_tables_of_one_page_mapped_everywhere(box: Box, gpu: nv.Gpu):
 @pytest.mark.stock_only  # 8000 equal calls take minutes of the debug kernel, and repeat the same check
 def test_unmapped_and_mapped_again_costs_once(box: Box, gpu: nv.Gpu):
     memory = gpu.alloc_vidmem(64 * KIB)[1]
-    space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    space = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
     for _ in range(4000):
         status, at = gpu.rm.map_dma(gpu.device, space, memory, 64 * KIB)
         assert status == 0
@@ -83,7 +83,7 @@ def test_address_spaces_without_end(box: Box, gpu: nv.Gpu):
     made: list[int] = []
 
     def make(_: int) -> int:
-        status, handle = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        status, handle = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
         made.append(handle)
         return status
 
@@ -104,7 +104,7 @@ def test_mapping_the_whole_limit_is_included(box: Box, gpu: nv.Gpu):
 
 def test_a_lower_limit_undoes_nothing(box: Box, gpu: nv.Gpu):
     memory = gpu.alloc_vidmem(64 * KIB)[1]
-    space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]
+    space = gpu.rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())[1]
     for _ in range(1500):
         assert gpu.rm.map_dma(gpu.device, space, memory, 64 * KIB)[0] == 0
     assert box.used > 64 * KIB

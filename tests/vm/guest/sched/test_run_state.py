@@ -108,7 +108,7 @@ def test_every_channel_of_a_slot_must_be_known(boxes, source):
 @of_chram
 def test_copy_channels_do_not_count(boxes):
     with opened(boxes[0]) as a:
-        a.space.group(nvclient.ENGINE_COPY0).channel(entries=16)
+        a.space.group(nvclient.NV2080_ENGINE_TYPE_COPY0).channel(entries=16)
         assert state() == ("chram", 1, 0)
 
 

@@ -25,7 +25,12 @@ PARAMETERS = Path("/sys/module/cgpu_km/parameters")
 NAMES = (f"{n:012x}" + "cd" * 26 for n in itertools.count(0xCD0000000000))
 SCHEDULE_CHANNEL = 0xA06F0103
 FRAME_NS = 2_000_000
-KINDS = {nv.ENGINE_NVDEC0: "nvdec", nv.ENGINE_NVENC0: "nvenc", nv.ENGINE_NVJPEG0: "nvjpg", nv.ENGINE_OFA0: "ofa"}
+KINDS = {
+    nv.NV2080_ENGINE_TYPE_NVDEC0: "nvdec",
+    nv.NV2080_ENGINE_TYPE_NVENC0: "nvenc",
+    nv.NV2080_ENGINE_TYPE_NVJPEG0: "nvjpg",
+    nv.NV2080_ENGINE_TYPE_OFA0: "ofa",
+}
 DECODER = 0xC4B0  # of the T4
 
 
@@ -53,7 +58,7 @@ def other() -> Iterator[Box]:
         yield other
 
 
-def channel_of(gpu: nv.Gpu, engine: int = nv.ENGINE_NVDEC0, session: bool = False) -> nv.Channel:
+def channel_of(gpu: nv.Gpu, engine: int = nv.NV2080_ENGINE_TYPE_NVDEC0, session: bool = False) -> nv.Channel:
     return gpu.space().group(engine).channel(session=session)
 
 
@@ -79,14 +84,16 @@ def works(engine: int) -> int:
 
 def test_each_engine_has_a_number_of_its_own(box: Box, gpu: nv.Gpu):
     """512 in all, an eighth kept back, half of the rest floors of twenty."""
-    made = channel_of(gpu, session=True), channel_of(gpu, nv.ENGINE_NVENC0, session=True)
+    made = channel_of(gpu, session=True), channel_of(gpu, nv.NV2080_ENGINE_TYPE_NVENC0, session=True)
     assert [box.stat(kind) for kind in KINDS.values()] == [1, 1, 0, 0]
     assert (box.stat("nvdec_floor"), box.stat("nvdec_left")) == (224 // 20, 448 - 19 * 11 - 1)
     assert gpu.rm.free(made[0].handle, made[0].group.tsg) == 0
     assert [box.stat(kind) for kind in KINDS.values()] == [0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("engine", [nv.ENGINE_GR0, nv.ENGINE_COPY0, nv.ENGINE_NVENC0])
+@pytest.mark.parametrize(
+    "engine", [nv.NV2080_ENGINE_TYPE_GRAPHICS, nv.NV2080_ENGINE_TYPE_COPY0, nv.NV2080_ENGINE_TYPE_NVENC0]
+)
 def test_an_object_on_another_engines_channel(box: Box, gpu: nv.Gpu, engine: int):
     """Only channels of its own engine are known to stop with it."""
     channel = channel_of(gpu, engine)
@@ -158,7 +165,7 @@ def without_weight() -> Iterator[tuple[Box, Box]]:
 def lone(gpu: nv.Gpu) -> nv.Channel:
     """A channel of a decoder without a group, for which the driver makes one."""
     space = gpu.space()
-    group = space.group(nv.ENGINE_NVDEC0)
+    group = space.group(nv.NV2080_ENGINE_TYPE_NVDEC0)
 
     class Lone(nv.Channel):
         def params(self):
@@ -171,7 +178,7 @@ def lone(gpu: nv.Gpu) -> nv.Channel:
         channel = Lone(group, enable=False)
     finally:
         group.tsg = tsg
-    params = nv.in_branch(nv.CTRL_TSG_SCHEDULE, bytes([1, 0, 0]), gpu.rm.branch)
+    params = nv.in_branch(nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([1, 0, 0]), gpu.rm.branch)
     nv.check("GPFIFO_SCHEDULE", gpu.rm.control(channel.handle, SCHEDULE_CHANNEL, params)[0])
     return channel
 
@@ -209,12 +216,12 @@ def test_frames_in_a_row_stop_in_the_middle(without_weight):
         channel_of(a.gpu(), session=True)
         channel = channel_of(b.gpu(), session=True)
         channel.submit(frame_ns=50 * FRAME_NS, count=50)
-        until(lambda: works(nv.ENGINE_NVDEC0) >= 1)
+        until(lambda: works(nv.NV2080_ENGINE_TYPE_NVDEC0) >= 1)
         put("policy", WEIGHTED)
         until(lambda: second.stat("running") == 0)
-        done = works(nv.ENGINE_NVDEC0)
+        done = works(nv.NV2080_ENGINE_TYPE_NVDEC0)
         time.sleep(0.5)
-        assert works(nv.ENGINE_NVDEC0) == done < 50
+        assert works(nv.NV2080_ENGINE_TYPE_NVDEC0) == done < 50
         assert second.stat("opened") == 1, "a decoder alone opens the GPU"
 
 
@@ -223,7 +230,7 @@ def test_a_container_that_decodes_has_work():
     with nvsim_as("a100", fb_mib=15109), Box(next(NAMES), 1024) as box, box.client() as rm:
         gpu = rm.gpu()
         space = gpu.space()
-        channel = space.group(nv.ENGINE_NVDEC0).channel()
+        channel = space.group(nv.NV2080_ENGINE_TYPE_NVDEC0).channel()
         assert state() == ("none", 0, 0)
         assert space.uvm.register_channel(gpu.uuid, rm, channel.handle) == 0
         assert state() == ("chram", 1, 0)
@@ -231,7 +238,7 @@ def test_a_container_that_decodes_has_work():
         until(lambda: state() == ("chram", 1, 1), 2, step=0.001)
         channel.wait()
         until(lambda: state() == ("chram", 1, 0), 2, step=0.001)
-        space.group(nv.ENGINE_OFA0).channel()
+        space.group(nv.NV2080_ENGINE_TYPE_OFA0).channel()
         assert state() == ("chram", 0, 0)
 
 
@@ -240,7 +247,9 @@ def test_a_container_that_decodes_has_work():
 
 def decoders_group(gpu: nv.Gpu) -> int:
     """The status of a group without channels."""
-    return gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=0, engine=nv.ENGINE_NVDEC0))[0]
+    return gpu.rm.alloc(
+        nv.KEPLER_CHANNEL_GROUP_A, gpu.device, nv.TsgParams(vaspace=0, engine=nv.NV2080_ENGINE_TYPE_NVDEC0)
+    )[0]
 
 
 def test_its_context_is_charged_with_its_group():
@@ -302,12 +311,12 @@ def test_a_card_without_them():
         gpu = rm.gpu()
         with pytest.raises(nv.RmError):
             channel_of(gpu)
-        channel = channel_of(gpu, nv.ENGINE_COPY0)
+        channel = channel_of(gpu, nv.NV2080_ENGINE_TYPE_COPY0)
         assert gpu.rm.alloc(DECODER, channel.handle, struct.pack("<3I", 12, 0, 0))[0] == nv.NV_ERR_INVALID_CLASS
         assert box.stat("nvdec") == 0
 
 
 def test_the_refusal_names_the_kind(box: Box, gpu: nv.Gpu, kernel_log):
     with parameter("nvenc_sessions", 4):
-        sessions(channel_of(gpu, nv.ENGINE_NVENC0))
+        sessions(channel_of(gpu, nv.NV2080_ENGINE_TYPE_NVENC0))
     assert re.search(r"1 sessions of NVENC refused, it has 4 and may have 0 more", kernel_log.news())

@@ -56,9 +56,9 @@ def release(request) -> Iterator[str]:
 def objects(rm: nv.Client) -> tuple[int, int]:
     """A device and a subdevice of GPU 0; the driver requires the GPU's node open in this process."""
     rm.hold(nv.Node("nvidia0"))
-    status, device = rm.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=0))
+    status, device = rm.alloc(nv.NV01_DEVICE_0, None, nv.DeviceParams(device_id=0))
     assert status == OK
-    status, subdevice = rm.alloc(nv.CLASS_SUBDEVICE, device, nv.SubdeviceParams(0))
+    status, subdevice = rm.alloc(nv.NV20_SUBDEVICE_0, device, nv.SubdeviceParams(0))
     assert status == OK
     return device, subdevice
 
@@ -87,7 +87,7 @@ def test_a_class_has_the_size_of_its_branch_whatever_the_call_names(release: str
     for size in {*VASPACE.values(), VASPACE[release] - 8}:
         wanted = OK if size >= VASPACE[release] else INVALID_ADDRESS
         for named in (0, 8, size, 4096):
-            status, space = alloc(rm, device, nv.CLASS_VASPACE, last_of_its_page(size), named)
+            status, space = alloc(rm, device, nv.FERMI_VASPACE_A, last_of_its_page(size), named)
             assert status == wanted, f"VA space of {size} bytes, {named} in the call"
             if status == OK:
                 assert rm.free(space, device) == OK
@@ -106,7 +106,7 @@ def last_of_its_page(size: int) -> ctypes.Array[ctypes.c_char]:
 def alloc(rm: nv.Client, parent: int, cls: int, params: ctypes.Array[ctypes.c_char], named: int) -> tuple[int, int]:
     """RM_ALLOC with another size of the parameters in the call than they have: (status, handle)."""
     arg = nv.Alloc(root=rm.handle, parent=parent, class_id=cls, params=ctypes.addressof(params), params_size=named)
-    rm.ctl.call(nv.ESC_RM_ALLOC, arg)
+    rm.ctl.call(nv.NV_ESC_RM_ALLOC, arg)
     return arg.status, arg.handle
 
 

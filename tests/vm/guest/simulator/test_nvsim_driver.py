@@ -116,7 +116,7 @@ def test_a_device_needs_its_node_open():
     with nv.Client() as rm:
         card = rm.cards()[0]
         params = nv.DeviceParams(device_id=0)
-        assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
+        assert rm.alloc(nv.NV01_DEVICE_0, None, params)[0] == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
         with nv.Uvm() as uvm:
             uuid = next(iter(Path("/proc/driver/nvidia/gpus").iterdir())) / "information"
             text = next(line for line in uuid.read_text().splitlines() if line.startswith("GPU UUID:"))
@@ -124,7 +124,7 @@ def test_a_device_needs_its_node_open():
             assert uvm.register_gpu(raw) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
             with nv.Node(f"nvidia{card.minor}"):
                 assert uvm.register_gpu(raw) == nv.NV_OK
-                assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == nv.NV_OK
+                assert rm.alloc(nv.NV01_DEVICE_0, None, params)[0] == nv.NV_OK
 
 
 # ---- refusals ----
@@ -134,12 +134,12 @@ def test_unknown_things_are_refused():
     with nv.Client() as rm:
         gpu = rm.gpu(0)
         assert gpu.control(0x2080FF01, 8)[0] == nv.NV_ERR_NOT_SUPPORTED
-        assert gpu.control(nv.CTRL_GET_NAME_STRING, 8)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert gpu.control(nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING, 8)[0] == nv.NV_ERR_INVALID_ARGUMENT
         assert rm.alloc(0xBEEF, gpu.device)[0] == nv.NV_ERR_INVALID_CLASS
-        assert rm.control(0x1234567, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+        assert rm.control(0x1234567, nv.NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
         assert rm.ctl.raw(nv.request(0x66, 16), bytearray(16)) == errno.EINVAL
-        assert rm.ctl.raw(nv.request(nv.ESC_RM_FREE, 12), bytearray(12)) == errno.EINVAL
-        assert gpu.node.raw(nv.request(nv.ESC_RM_FREE, 16), bytearray(16)) == errno.EINVAL
+        assert rm.ctl.raw(nv.request(nv.NV_ESC_RM_FREE, 12), bytearray(12)) == errno.EINVAL
+        assert gpu.node.raw(nv.request(nv.NV_ESC_RM_FREE, 16), bytearray(16)) == errno.EINVAL
 
 
 def test_privileged_controls_know_their_caller():
@@ -153,11 +153,11 @@ def test_privileged_controls_know_their_caller():
                 gpu = rm.gpu(0)
                 channel = gpu.space().group().channel()
                 refused = [
-                    rm.control(channel.handle, nv.CTRL_RESTART_RUNLIST, bytes([1, 0]))[0],
+                    rm.control(channel.handle, nv.NVA06F_CTRL_CMD_RESTART_RUNLIST, bytes([1, 0]))[0],
                     rm.control(channel.group.tsg, 0xA06C0107, 4)[0],
                     gpu.control(0x20801119, 516)[0],
                 ]
-                slice_ok = channel.group.control(nv.CTRL_TSG_SET_TIMESLICE, (2000).to_bytes(8, "little"))[0]
+                slice_ok = channel.group.control(nv.NVA06C_CTRL_CMD_SET_TIMESLICE, (2000).to_bytes(8, "little"))[0]
             code = 0 if refused == [nv.NV_ERR_INSUFFICIENT_PERMISSIONS] * 3 and slice_ok == 0 else 2
         finally:
             os._exit(code)
@@ -170,17 +170,17 @@ def test_privileged_controls_know_their_caller():
 def test_a_client_belongs_to_its_file():
     with nv.Client() as rm, nv.Client() as other:
         other.handle = rm.handle
-        assert other.control(rm.handle, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
+        assert other.control(rm.handle, nv.NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
         assert other.free(rm.handle) == nv.NV_ERR_INVALID_CLIENT
 
 
 def test_register_fd_wants_a_control_file():
     with nv.Ctl() as ctl, nv.Node("nvidia0") as gpu, open("/dev/null") as null:
         for fd in (gpu.fd, null.fileno(), -1, 4095):
-            assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(fd)) == errno.EINVAL
-        assert ctl.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+            assert gpu.raw(nv.request(nv.NV_ESC_REGISTER_FD, 4), nv.RegisterFd(fd)) == errno.EINVAL
+        assert ctl.raw(nv.request(nv.NV_ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
         gpu.register(ctl)
-        assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+        assert gpu.raw(nv.request(nv.NV_ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
 
 
 def test_register_fd_keeps_the_client():
@@ -240,7 +240,7 @@ def test_uvm_looks_at_the_file():
         assert second.uvm(nv.UVM_MM_INITIALIZE, nv.UvmMmInitialize(ctl.fd)) == nv.NV_ERR_INVALID_ARGUMENT
         assert second.mm_initialize(uvm) == 0
         assert second.mm_initialize(uvm) == nv.NV_ERR_INVALID_STATE
-        with nv.Uvm(flags=nv.UVM_INIT_MULTI_PROCESS) as shared, nv.Uvm(initialize=False) as third:
+        with nv.Uvm(flags=nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE) as shared, nv.Uvm(initialize=False) as third:
             assert third.mm_initialize(shared) == nv.NV_WARN_NOTHING_TO_DO
 
 
@@ -248,7 +248,7 @@ def test_a_space_without_its_process_takes_no_gpu():
     """As measured on an H100 with driver 580: REGISTER_GPU_VASPACE fails until UVM_MM_INITIALIZE."""
     with nv.Client() as rm:
         gpu = rm.gpu(0)
-        vaspace = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=nv.VASPACE_FLAGS))[1]
+        vaspace = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(flags=nv.VASPACE_FLAGS))[1]
         with nv.Uvm() as uvm, nv.Uvm(initialize=False) as mm:
             assert uvm.register_gpu(gpu.uuid) == 0
             assert uvm.register_vaspace(gpu.uuid, rm, vaspace) == 0x5D
@@ -368,15 +368,15 @@ class Fuzzer:
         arg[0:4] = self.rm.handle.to_bytes(4, "little")
         pointer = ctypes.addressof(self.params).to_bytes(8, "little")
         ctypes.memmove(self.params, bytes(self.words(256)), 256)
-        if nr == nv.ESC_RM_CONTROL:
+        if nr == nv.NV_ESC_RM_CONTROL:
             cmd = self.rng.choice(list(CONTROLS))
             arg[8:12] = cmd.to_bytes(4, "little")
             arg[16:24] = pointer
             arg[24:28] = CONTROLS[cmd].to_bytes(4, "little")
-        elif nr == nv.ESC_RM_ALLOC:
+        elif nr == nv.NV_ESC_RM_ALLOC:
             arg[16:24] = pointer
             arg[24:36] = bytes(12)
-        elif nr == nv.ESC_RM_FREE and self.rng.random() < 0.9:
+        elif nr == nv.NV_ESC_RM_FREE and self.rng.random() < 0.9:
             return
         node = self.gpu.node if self.rng.random() < 0.3 else self.rm.ctl
         node.raw(nv.request(nr, ESCAPES[nr]), arg)

@@ -91,15 +91,15 @@ def disable(by, *channels, on: bool = True, only_scheduling: bool = False) -> in
     for i, channel in enumerate(channels):
         arg.client[i] = channel.gpu.rm.handle
         arg.channel[i] = channel.handle
-    return by.gpu.control(nv.CTRL_DISABLE_CHANNELS, arg)[0]
+    return by.gpu.control(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, arg)[0]
 
 
 def set_timeslice(channel, us: int) -> int:
-    return channel.group.control(nv.CTRL_TSG_SET_TIMESLICE, us.to_bytes(8, "little"))[0]
+    return channel.group.control(nv.NVA06C_CTRL_CMD_SET_TIMESLICE, us.to_bytes(8, "little"))[0]
 
 
 def restart(channel) -> int:
-    return channel.gpu.rm.control(channel.handle, nv.CTRL_RESTART_RUNLIST, bytes([1, 0]))[0]
+    return channel.gpu.rm.control(channel.handle, nv.NVA06F_CTRL_CMD_RESTART_RUNLIST, bytes([1, 0]))[0]
 
 
 def test_kernels_take_exactly_as_long_as_they_say(make):
@@ -113,14 +113,14 @@ def test_kernels_take_exactly_as_long_as_they_say(make):
 
 
 def test_copies_take_bytes_by_bandwidth(make):
-    channel = make(engine=nv.ENGINE_COPY0)
+    channel = make(engine=nv.NV2080_ENGINE_TYPE_COPY0)
     channel.submit(copy_bytes=12_000_000, count=2)
     channel.wait()
     assert channel.gpu_time(1) - channel.gpu_time(0) == 12_000_000 * 1000 // parameter("copy_mbps")
 
 
 def test_engines_run_side_by_side(make):
-    kernel, copy = make(), make(engine=nv.ENGINE_COPY0)
+    kernel, copy = make(), make(engine=nv.NV2080_ENGINE_TYPE_COPY0)
     fill(kernel)
     copy.submit(copy_bytes=parameter("copy_mbps") * 20_000, count=60)
     time.sleep(0.2)
@@ -180,7 +180,7 @@ def test_timeslices_are_committed_by_restart(make):
     fill(b)
     time.sleep(0.05)
     assert set_timeslice(a, 3072) == 0
-    assert a.group.control(nv.CTRL_TSG_GET_TIMESLICE, 8)[1] == (3072).to_bytes(8, "little")
+    assert a.group.control(nv.NVA06C_CTRL_CMD_GET_TIMESLICE, 8)[1] == (3072).to_bytes(8, "little")
     ran = shares(0.2, a, b)
     assert ran[0] / ran[1] == pytest.approx(1, abs=0.05)
     assert restart(a) == 0
@@ -231,7 +231,7 @@ def test_disable_of_unknown_channels(make):
     b.handle = 0x1234
     assert disable(a, b) == nv.NV_ERR_OBJECT_NOT_FOUND
     arg = nv.DisableChannels(disable=1, count=65)
-    assert a.gpu.control(nv.CTRL_DISABLE_CHANNELS, arg)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert a.gpu.control(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, arg)[0] == nv.NV_ERR_INVALID_ARGUMENT
 
 
 def test_disable_that_needs_a_restart(make, set_parameter):
@@ -265,7 +265,7 @@ def test_preempt_ends_a_slice(make):
     fill(a)
     fill(b, count=4)
     time.sleep(0.01)
-    assert a.group.control(nv.CTRL_TSG_PREEMPT, bytes([1, 0, 0, 0, 0, 0, 0, 0]))[0] == 0
+    assert a.group.control(nv.NVA06C_CTRL_CMD_PREEMPT, bytes([1, 0, 0, 0, 0, 0, 0, 0]))[0] == 0
     assert tsg(b)["busy_ns"] > 0
 
 
@@ -351,7 +351,7 @@ def test_a_semaphore_nowhere_is_a_fault(make):
 
 def test_garbage_in_userd_is_a_fault(make):
     channel = make()
-    channel.cpu.write32(channel.userd_at + nv.USERD_GP_PUT, 0xFFFFFF)
+    channel.cpu.write32(channel.userd_at + nv.NV_USERD_GPPUT, 0xFFFFFF)
     channel.ring()
     until(channel.group.fault)
 
@@ -366,6 +366,6 @@ def test_a_storm_of_empty_work_slows_the_gpu_not_the_host(make):
 
 
 def test_kernels_need_a_compute_object(make):
-    channel = make(engine=nv.ENGINE_COPY0)
+    channel = make(engine=nv.NV2080_ENGINE_TYPE_COPY0)
     channel.submit(kernel_ns=MS)
     until(channel.group.fault)

@@ -265,7 +265,10 @@ def test_uvm_keeps_the_context_of_a_channel(gpu, before):
 def test_memory_under_a_channel_takes_the_channel_along(gpu, before):
     channel = gpu.space().group().channel()
     assert gpu.free(channel.memory) == 0
-    assert gpu.rm.control(channel.handle, nv.CTRL_GET_TOKEN, 4)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+    assert (
+        gpu.rm.control(channel.handle, nv.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, 4)[0]
+        == nv.NV_ERR_OBJECT_NOT_FOUND
+    )
 
 
 def test_free_gives_the_framebuffer_back_under_a_cpu_mapping(gpu, before):

@@ -85,7 +85,7 @@ def test_a_launch_takes_its_grids_time(make):
 def test_an_engine_without_work_hears_of_anothers_release(make):
     """Its semaphore comes from another engine, 20 ms after the last doorbell."""
     space = make()
-    kernel, copy = Pusher(space.group()), Pusher(space.group(engine=nv.ENGINE_COPY0))
+    kernel, copy = Pusher(space.group()), Pusher(space.group(engine=nv.NV2080_ENGINE_TYPE_COPY0))
     copy.push(acquire(kernel.sem(0), 1), release(copy.sem(0), 1))
     time.sleep(0.05)
     assert copy.value(0) == 0
@@ -97,7 +97,7 @@ def test_an_engine_without_work_hears_of_anothers_release(make):
 def test_two_engines_play_ping_pong(make):
     """Each waits for the other's step, thirty times."""
     space = make()
-    a, b = Pusher(space.group()), Pusher(space.group(engine=nv.ENGINE_COPY0))
+    a, b = Pusher(space.group()), Pusher(space.group(engine=nv.NV2080_ENGINE_TYPE_COPY0))
     rounds = range(1, 31)
     b.push(*(acquire(a.sem(0), i) + release(b.sem(0), i) for i in rounds))
     a.push(*(release(a.sem(0), i) + acquire(b.sem(0), i) for i in rounds))
@@ -156,15 +156,15 @@ def test_launches_are_preempted_and_share_by_timeslices(make):
     until(lambda: tsg(b)["busy_ns"] > 0)
     ran = shares(a, b)
     assert ran[0] / ran[1] == pytest.approx(1, abs=0.1)
-    assert a.channel.group.control(nv.CTRL_TSG_SET_TIMESLICE, (3072).to_bytes(8, "little"))[0] == 0
-    assert a.channel.control(nv.CTRL_RESTART_RUNLIST, bytes([1, 0]))[0] == 0
+    assert a.channel.group.control(nv.NVA06C_CTRL_CMD_SET_TIMESLICE, (3072).to_bytes(8, "little"))[0] == 0
+    assert a.channel.control(nv.NVA06F_CTRL_CMD_RESTART_RUNLIST, bytes([1, 0]))[0] == 0
     ran = shares(a, b)
     assert ran[0] / ran[1] == pytest.approx(3, abs=0.3)
 
 
 def test_large_copies_and_sets(make):
     space = make()
-    one = Pusher(space.group(engine=nv.ENGINE_COPY0))
+    one = Pusher(space.group(engine=nv.NV2080_ENGINE_TYPE_COPY0))
     gpu, size = one.channel.gpu, 4 << 20
     status, memory = gpu.alloc_vidmem(2 * size)
     assert status == 0
@@ -219,7 +219,7 @@ def test_a_fault_kills_its_own_tsg_only(make, words):
 
 
 def test_launches_need_a_compute_object(make):
-    one = Pusher(make().group(engine=nv.ENGINE_COPY0))
+    one = Pusher(make().group(engine=nv.NV2080_ENGINE_TYPE_COPY0))
     one.push(launch(one.qmd(x=1)))
     until(one.channel.group.fault)
 

@@ -1,0 +1,1 @@
+../../nvsim/module/nvabi.h

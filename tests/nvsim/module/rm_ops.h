@@ -1,0 +1,1 @@
+../../../cgpu_km/driver/rm_ops.h
