@@ -20,6 +20,8 @@ from cgpu_cli.sim.model import Container, Personality
 
 MAX_INST = 20
 STEADY = Personality(tail_pct=0)
+SHORT_US = 5000
+FEW_TSGS_PCT = 1.5
 
 
 def any_trace(seed: int) -> Cell:
@@ -49,7 +51,15 @@ def test_any_trace_holds_the_bars(seed: int) -> None:
     """All of them where no call is slow."""
     cell = any_trace(seed)
     row = measure(cell, seed, own=STEADY).row
-    assert sched.missed(row) == [], cell
+    missed = sched.bars_missed(row)
+    if has_few_tsgs(cell) and row["ratio_error_pct"] <= FEW_TSGS_PCT:
+        missed.pop("ratio_error_pct", None)
+    assert not missed, cell
+
+
+def has_few_tsgs(cell: Cell) -> bool:
+    """What such a container has is not seen in each hand-over (bench.md, Bars that are missed)."""
+    return cell.slice_us == SHORT_US and any(2 <= one.processes <= 4 for one in cell.scenario.containers)
 
 
 @pytest.mark.parametrize("seed", range(30, 50))
