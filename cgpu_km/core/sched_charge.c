@@ -84,6 +84,8 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u32 has_work, u64 len_ns)
 	/* A slot that used up its ceiling runs until it is frozen. */
 	u32 turns = r->members | (r->asleep & t->capped_mask);
 	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rr_lent(t, nr) & turns, mask;
+	/* Beside high priority a turn is not charged for what that one has. */
+	u32 high = nr == CGPU_RR_NORMAL ? t->run_mask & t->busy_mask & t->weighted_mask[1] : 0;
 	u64 all;
 
 	if (!cgpu_rr_in_force(t, nr))
@@ -91,9 +93,9 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u32 has_work, u64 len_ns)
 	r->clock_ns += len_ns;
 	if (!r->contended)
 		return;
-	ran = cgpu_on_of(t, cgpu_hw_with_work(t, ran, has_work));
-	all = cgpu_hw_weight(t, ran, true);
-	for (mask = ran; mask; mask &= mask - 1) {
+	mask = cgpu_on_of(t, cgpu_hw_with_work(t, ran, has_work) | (high & has_work));
+	all = cgpu_hw_weight(t, mask, true);
+	for (mask &= ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 		u64 got_ns = cgpu_hw_share(t, all, i, true, len_ns);
 

@@ -162,14 +162,14 @@ static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s,
  * @t: the scheduler
  * @high: high-priority slots
  *
- * Return: true if those of all of @high are.
+ * Return: true if those of one of @high are: with the work of the others they are shorter still.
  */
 bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high)
 {
 	for (; high; high &= high - 1)
-		if (!t->slot[__builtin_ctz(high)].is_quick)
-			return false;
-	return true;
+		if (t->slot[__builtin_ctz(high)].is_quick)
+			return true;
+	return false;
 }
 
 /**

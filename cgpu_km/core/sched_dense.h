@@ -16,7 +16,7 @@ u64 cgpu_dense_lent_ns(const struct cgpu_sched *t, u32 slot);
 void cgpu_dense_idle(struct cgpu_sched *t, u32 slot, u64 now_ns);
 void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns);
 
-/* Are the gaps of all of @high mostly too short for a thaw and a freeze? */
+/* Are the gaps of one of @high mostly too short for a thaw and a freeze? */
 bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high);
 
 /* How much of such work is work, and how much of its gaps is charged. */

@@ -32,6 +32,7 @@ struct plan_input {
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 crowd;		/* the others of @low: they have turns to themselves */
+	u32 waits;		/* those of @crowd that keep what is due to them until high priority sleeps */
 	u32 corun;		/* of these, how many do at once */
 	u32 restless;		/* those that sleep now and then */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
@@ -76,6 +77,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->awake = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
 	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low, v->exclusive ? v->present : 0) : v->low;
 	v->crowd = v->low & ~v->corunnable;
+	v->waits = 0;
 	v->corun = 1;
 	v->ts_scale = 1;
 	if (v->present && !v->exclusive) {
@@ -108,7 +110,7 @@ static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u
 static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
-	u32 asleep = members & (cgpu_rr_lent(t, nr) | t->capped_mask), run;
+	u32 asleep = members & (cgpu_rr_lent(t, nr) | t->capped_mask | v->waits), run;
 
 	if (fixed)
 		run = cgpu_rr_step_fixed(t, nr, members, &left_ns);
@@ -116,7 +118,7 @@ static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members,
 		run = cgpu_rr_step(t, nr, members & ~asleep, asleep, &left_ns);
 	if (left_ns < v->left_ns)
 		v->left_ns = left_ns;
-	return run | asleep;
+	return run | (asleep & ~v->waits);
 }
 
 /* Policies 0 and 3. A different slot begins in each period: the last one is cut short if there
@@ -190,9 +192,11 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
 	throttled = cgpu_prio_budget_used_up(t, &v->left_ns);
 	if (!v->active && !throttled) {
-		/* The timeslices divide it: a crowd would take all of the hardware's round. */
-		v->low &= v->corunnable;
-		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
+		/* The timeslices divide it: a crowd would take all of the hardware's round. It runs in its turns while
+		 * high priority sleeps. Where that is seldom for long enough, it waits without one.
+		 */
+		v->waits = cgpu_dense_is_quick(t, v->present) ? v->crowd : 0;
+		return (v->policy->slices ? run_alone(t, v) : v->high | v->low) & ~v->crowd;
 	}
 	run = v->policy->slices ? step(t, v, CGPU_RR_PRIO, v->present, false) : v->present;
 	run |= v->high & ~v->opened;
