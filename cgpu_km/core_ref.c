@@ -23,7 +23,7 @@ void ckm_core_set_active(struct ckm_core *core)
 	rcu_assign_pointer(active, core);
 }
 
-const struct cgpu_core_ops *ckm_core_enter(void)
+const struct cgpu_core_ops *ckm_core_enter_if_any(void)
 {
 	struct ckm_core *entry;
 
@@ -35,6 +35,13 @@ const struct cgpu_core_ops *ckm_core_enter(void)
 	}
 	__release(RCU);		/* sparse: taken over by ckm_core_leave() */
 	return entry->ops;
+}
+
+const struct cgpu_core_ops *ckm_core_enter(void)
+{
+	rcu_read_lock();
+	__release(RCU);
+	return rcu_dereference(active)->ops;
 }
 
 void ckm_core_leave(void)

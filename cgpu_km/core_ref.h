@@ -22,11 +22,17 @@ struct ckm_core {
  * only to a core that was entered under gpu->lock, because a swap replaces core and
  * state together under that lock.
  *
- * Return: operations of the active core, valid until ckm_core_leave(). NULL if no core
- * is registered: ckm_core_leave() must not be called then.
+ * Context: For a GPU, slot or container, which the caller keeps. There is an active core as
+ * long as one of these is: GPUs are listed by one, and freed before the last one goes
+ * (ckm_core_unregister()); containers keep the module of the active one.
+ * Return: operations of the active core, valid until ckm_core_leave(); never NULL.
  */
 const struct cgpu_core_ops *ckm_core_enter(void);
 void ckm_core_leave(void);
+/* The same for a caller that has none of these. NULL: no core is registered; then
+ * ckm_core_leave() must not be called.
+ */
+const struct cgpu_core_ops *ckm_core_enter_if_any(void);
 
 /* Zeroed memory of the size of the active core's scheduler state; NULL: no memory, or no
  * core. Caller holds ckm_lock: the size is valid until the lock is dropped.

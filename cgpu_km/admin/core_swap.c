@@ -59,6 +59,18 @@ static void publish_outcome(const struct outcome *o)
 
 /* ---- registration ---- */
 
+/* Only migrate_back() may be missing (core_ops.h). */
+static bool is_whole(const struct cgpu_core_ops *ops)
+{
+	size_t at, last = offsetofend(struct cgpu_core_ops, nv);
+
+	for (at = offsetof(struct cgpu_core_ops, selftest); at < last; at += sizeof(void *))
+		if (at != offsetof(struct cgpu_core_ops, sched.migrate_back) &&
+		    !*(void *const *)((const u8 *)ops + at))
+			return false;
+	return true;
+}
+
 /* Read a field only if its layout is known: first the ABI, then the sizes, then the rest. */
 static int check(const struct cgpu_core_ops *ops, struct outcome *o)
 {
@@ -75,6 +87,8 @@ static int check(const struct cgpu_core_ops *ops, struct outcome *o)
 	if (!*ops->version || strcmp(ops->version, o->version) ||
 	    strspn(ops->version, "0123456789.") != strlen(ops->version))
 		return set_outcome(o, -EINVAL, "it has no version of the form X.Y.Z");
+	if (!is_whole(ops))
+		return set_outcome(o, -EINVAL, "its table lacks an operation");
 	ret = ops->selftest();
 	return ret ? set_outcome(o, ret, "its self-test failed (%d)", ret) : 0;
 }

@@ -178,7 +178,7 @@ static int store_upgrade(void *obj, u32 attr, const char *text, size_t len,
 
 static int show_version(struct seq_file *m, void *obj, u32 attr)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_core_ops *core = ckm_core_enter_if_any();
 
 	seq_printf(m, "%s\n", core ? core->version : CGPU_VERSION);
 	if (core)

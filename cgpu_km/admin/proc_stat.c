@@ -59,10 +59,8 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 		core = ckm_core_enter();
 		has->shown_known = 0;
 		has->shown_busy = 0;
-		if (core) {
-			ckm_run_state_read_locked(gpu, core, &has->shown_known, &has->shown_busy, NULL);
-			ckm_core_leave();
-		}
+		ckm_run_state_read_locked(gpu, core, &has->shown_known, &has->shown_busy, NULL);
+		ckm_core_leave();
 		has->shown_ns = ktime_get_ns();
 		/* The processor may have been taken away meanwhile. */
 		has->shown_cost_ns = min_t(u64, has->shown_ns - now, SHOWN_COST_MAX_NS);
@@ -226,10 +224,8 @@ static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
 
 	spin_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
-		ckm_core_leave();
-	}
+	core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
+	ckm_core_leave();
 	s->led = slot->ledger;
 	memcpy(s->used_by, slot->used_by, sizeof(s->used_by));
 	spin_unlock(&slot->gpu->lock);

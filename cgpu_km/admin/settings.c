@@ -21,16 +21,12 @@ struct trial {
 	bool uvm_account;
 };
 
-/* Of the active core's state; 0: no core. Cannot change while a gpu->lock is held. */
+/* Of the active core's state. Cannot change while a gpu->lock is held. */
 static size_t sched_size(void)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	size_t size = 0;
+	size_t size = ckm_core_enter()->sched_size;
 
-	if (core) {
-		size = core->sched_size;
-		ckm_core_leave();
-	}
+	ckm_core_leave();
 	return size;
 }
 
@@ -123,8 +119,6 @@ static int try_values(const struct ckm_gpu *gpu, struct trial *t,
 	int ret = 0;
 	u32 attr;
 
-	if (!core)
-		return -ENODEV;
 	for_each_set_bit(attr, &given, ARRAY_SIZE(values->value)) {
 		ret = try_value(core, gpu, t, attr, values->value[attr], why);
 		if (ret)
@@ -140,8 +134,6 @@ static int set_values(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, 
 	struct trial t;
 	int ret;
 
-	if (!size)
-		return -ENODEV;
 	t.sched = kmalloc(size, GFP_KERNEL);
 	if (!t.sched)
 		return -ENOMEM;
@@ -212,8 +204,6 @@ static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, c
 	u64 now = ktime_get_ns();
 	int ret = 0;
 
-	if (!core)
-		return -ENODEV;
 	/* The ceiling is at least the weight after each of the two: one below the weight before is set last. */
 	core->sched.slot_view(sched, v->slot->sched_id, &before);
 	last = v->ceiling && v->ceiling < before.weight;
@@ -289,7 +279,7 @@ static int try_slots(struct ckm_slot_values *values, u32 count, const char **why
 {
 	struct cgpu_sched **sched = kcalloc(count, sizeof(*sched), GFP_KERNEL);
 	size_t size = sched_size();
-	int ret = size ? 0 : -ENODEV;
+	int ret = 0;
 	u32 i;
 
 	if (!sched)

@@ -100,11 +100,28 @@ struct cgpu_nv_ops {
 	bool (*has_pccsr)(u32 arch, u32 boot_0);
 };
 
+/**
+ * struct cgpu_core_ops - the table of a core
+ * @abi: CGPU_CORE_ABI of its sources
+ * @sched_version: CGPU_SCHED_VERSION of its sources
+ * @sched_size: bytes of its struct cgpu_sched
+ * @ops_size: bytes of this table
+ * @version: X.Y.Z
+ * @selftest: 0, or an error for which the core is not taken
+ * @sched: the scheduler
+ * @check: the effect check
+ * @nv: the call table
+ *
+ * Each operation is there: a core that lacks one is refused when it is registered
+ * (core_swap.c). Only @sched.migrate_back may be NULL. A row or an answer that an operation
+ * returns may be NULL where its own header says so. The table as a whole is missing while no
+ * core is registered, and then there is no GPU and no container (core_ref.h).
+ */
 struct cgpu_core_ops {
 	u32 abi;
 	u32 sched_version;
 	u32 sched_size;
-	u32 ops_size;		/* of this table */
+	u32 ops_size;
 	const char *version;
 
 	int (*selftest)(void);

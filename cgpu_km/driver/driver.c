@@ -137,7 +137,7 @@ int ckm_driver_get(bool quiet)
 		goto err_put;
 	}
 	strscpy(version, rm.version_string, sizeof(version));
-	core = ckm_core_enter();
+	core = ckm_core_enter_if_any();
 	if (!core) {
 		if (!quiet)
 			pr_err_ratelimited("no core is loaded: no call table\n");

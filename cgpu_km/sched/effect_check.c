@@ -206,18 +206,16 @@ static bool begin(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 	struct cgpu_sched_view view;
-	bool busy = false, held;
+	bool busy, held;
 
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
 	held = gpu->check->held;
-	if (core) {
-		if (held)
-			core->check.hold(gpu->check, gpu->sched, 0, ktime_get_ns());
-		core->sched.view(gpu->sched, &view);
-		busy = view.policy != CGPU_POLICY_NATIVE && view.opened_mask;
-		ckm_core_leave();
-	}
+	if (held)
+		core->check.hold(gpu->check, gpu->sched, 0, ktime_get_ns());
+	core->sched.view(gpu->sched, &view);
+	busy = view.policy != CGPU_POLICY_NATIVE && view.opened_mask;
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 	if (held)
 		ckm_gpu_kick(gpu);
@@ -230,23 +228,21 @@ static u32 check_once(struct ckm_gpu *gpu)
 	bool has_samples = read_samples(gpu);
 	struct finding finding = {};
 	u32 delay = has_samples ? CGPU_CHECK_POLL_MS : BLIND_MS;
+	u64 now;
 
 	spin_lock(&gpu->lock);
 	gpu->check_state = CKM_CHECK_BLIND;
 	core = ckm_core_enter();
-	if (core) {
-		u64 now = ktime_get_ns();
-
-		if (has_samples && feed(gpu, core, now)) {
-			evaluate(gpu, core, now, &finding);
-			if (gpu->check->held)
-				gpu->check_state = CKM_CHECK_HOLDING;
-			else if (!core->check.is_blind(gpu->check))
-				gpu->check_state = CKM_CHECK_WATCHING;
-			delay = gpu->check->held ? CGPU_CHECK_HOLD_MS : delay;
-		}
-		ckm_core_leave();
+	now = ktime_get_ns();
+	if (has_samples && feed(gpu, core, now)) {
+		evaluate(gpu, core, now, &finding);
+		if (gpu->check->held)
+			gpu->check_state = CKM_CHECK_HOLDING;
+		else if (!core->check.is_blind(gpu->check))
+			gpu->check_state = CKM_CHECK_WATCHING;
+		delay = gpu->check->held ? CGPU_CHECK_HOLD_MS : delay;
 	}
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 	log_finding(gpu, &finding);
 	if (finding.control)

@@ -29,15 +29,13 @@ static bool has_pccsr(const struct ckm_gpu *gpu)
 {
 	const void __iomem *boot = map(gpu->pdev, NV_PMC_BOOT_0, sizeof(u32));
 	const struct cgpu_core_ops *core;
-	bool has = false;
+	bool has;
 
 	if (!boot)
 		return false;
 	core = ckm_core_enter();
-	if (core) {
-		has = core->nv.has_pccsr(gpu->arch, readl(boot));
-		ckm_core_leave();
-	}
+	has = core->nv.has_pccsr(gpu->arch, readl(boot));
+	ckm_core_leave();
 	iounmap((void __iomem *)boot);
 	return has;
 }

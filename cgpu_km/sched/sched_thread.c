@@ -77,8 +77,7 @@ static void step_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, s
 	core->sched.step(gpu->sched, gpu->check, s, event);
 }
 
-/* False: there is no core. */
-static bool make_plan(struct ckm_gpu *gpu, struct cgpu_step *s)
+static void make_plan(struct ckm_gpu *gpu, struct cgpu_step *s)
 {
 	struct cgpu_step_event unread = { .kind = CGPU_STEP_EVENT_READ };
 	struct cgpu_step_event event = { .kind = CGPU_STEP_EVENT_PLAN,
@@ -88,19 +87,16 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_step *s)
 	lockdep_assert_held(&gpu->ctrl_lock);
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		tell_costs(gpu, core);
-		follow_control(gpu, core);
-		if (!ckm_run_state_usable_locked(gpu) && gpu->run.core_knows) {
-			step_locked(gpu, core, s, &unread);
-			gpu->run.core_knows = false;
-		}
-		step_locked(gpu, core, s, &event);
-		ckm_run_state_moving_locked(gpu, s->plan.freeze_mask | s->plan.thaw_mask);
-		ckm_core_leave();
+	tell_costs(gpu, core);
+	follow_control(gpu, core);
+	if (!ckm_run_state_usable_locked(gpu) && gpu->run.core_knows) {
+		step_locked(gpu, core, s, &unread);
+		gpu->run.core_knows = false;
 	}
+	step_locked(gpu, core, s, &event);
+	ckm_run_state_moving_locked(gpu, s->plan.freeze_mask | s->plan.thaw_mask);
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
-	return core;
 }
 
 /* Make the call that the step asks for. */
@@ -137,14 +133,10 @@ static void act(struct ckm_gpu *gpu, struct cgpu_step *s)
 		make_call(gpu, s, &event);
 		spin_lock(&gpu->lock);
 		core = ckm_core_enter();
-		if (core) {
-			step_locked(gpu, core, s, &event);
-			if (!s->mask)
-				acted_locked(gpu, s);
-			ckm_core_leave();
-		} else {
-			s->mask = 0;
-		}
+		step_locked(gpu, core, s, &event);
+		if (!s->mask)
+			acted_locked(gpu, s);
+		ckm_core_leave();
 		spin_unlock(&gpu->lock);
 	}
 	gpu->turns++;
@@ -159,17 +151,13 @@ static void poll_run_state(struct ckm_gpu *gpu, struct cgpu_step *s)
 
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		began = ktime_get_ns();
-		ckm_run_state_read_locked(gpu, core, &event.known, &event.busy, event.tsgs);
-		step_locked(gpu, core, s, &event);
-		gpu->run.core_knows = event.known;
-		gpu->run.read_ns = ktime_get_ns();
-		gpu->run.cost_ns = gpu->run.read_ns - began;
-		ckm_core_leave();
-	} else {
-		s->kind = CGPU_STEP_PLAN;
-	}
+	began = ktime_get_ns();
+	ckm_run_state_read_locked(gpu, core, &event.known, &event.busy, event.tsgs);
+	step_locked(gpu, core, s, &event);
+	gpu->run.core_knows = event.known;
+	gpu->run.read_ns = ktime_get_ns();
+	gpu->run.cost_ns = gpu->run.read_ns - began;
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 }
 
@@ -226,7 +214,7 @@ static int sched_thread(void *data)
 {
 	struct ckm_gpu *gpu = data;
 	struct cgpu_step s = {};
-	bool planned;
+	bool paused;
 
 	/* The default of 50 us is longer than the shortest interval between two readings, and would
 	 * move them to the time of other timers. Since Linux 6.3 that of real-time tasks is not
@@ -236,13 +224,15 @@ static int sched_thread(void *data)
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->ctrl_lock);
-		planned = !gpu->paused && make_plan(gpu, &s);
-		if (planned && s.mask)
+		paused = gpu->paused;
+		if (!paused)
+			make_plan(gpu, &s);
+		if (!paused && s.mask)
 			act(gpu, &s);
 		mutex_unlock(&gpu->ctrl_lock);
-		if (!planned)
+		if (paused)
 			wait_event_interruptible(gpu->wait, is_woken(gpu));
-		while (planned && s.kind == CGPU_STEP_WAIT)
+		while (!paused && s.kind == CGPU_STEP_WAIT)
 			sleep_on(gpu, &s);
 	}
 	return 0;
@@ -256,10 +246,8 @@ static void set_paused(struct ckm_gpu *gpu, bool paused)
 	spin_lock(&gpu->lock);
 	WRITE_ONCE(gpu->paused, paused);
 	core = ckm_core_enter();
-	if (core) {
-		core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
-		ckm_core_leave();
-	}
+	core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 }
 
@@ -270,8 +258,7 @@ static bool thaw_all(struct ckm_gpu *gpu)
 	u32 plans;
 
 	for (plans = 0; plans < PAUSE_PLANS; plans++) {
-		if (!make_plan(gpu, &s))
-			return false;
+		make_plan(gpu, &s);
 		if (s.mask) {
 			act(gpu, &s);
 			continue;
@@ -415,14 +402,12 @@ bool ckm_sched_is_frozen(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
-	bool frozen = true;
+	bool frozen;
 
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		frozen = core->sched.is_frozen(gpu->sched, slot->sched_id);
-		ckm_core_leave();
-	}
+	frozen = core->sched.is_frozen(gpu->sched, slot->sched_id);
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 	return frozen;
 }
@@ -436,10 +421,8 @@ static void freeze_failed(struct ckm_slot *slot)
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
 	spin_lock(&gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
-		ckm_core_leave();
-	}
+	core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
+	ckm_core_leave();
 	spin_unlock(&gpu->lock);
 	ckm_gpu_kick(gpu);
 }

@@ -33,12 +33,9 @@ void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view)
 	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&gpu->lock);
-	memset(view, 0, sizeof(*view));
 	core = ckm_core_enter();
-	if (core) {
-		core->sched.view(gpu->sched, view);
-		ckm_core_leave();
-	}
+	core->sched.view(gpu->sched, view);
+	ckm_core_leave();
 }
 
 void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
@@ -47,12 +44,9 @@ void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&gpu->lock);
-	memset(view, 0, sizeof(*view));
 	core = ckm_core_enter();
-	if (core) {
-		core->sched.slot_view(gpu->sched, sched_id, view);
-		ckm_core_leave();
-	}
+	core->sched.slot_view(gpu->sched, sched_id, view);
+	ckm_core_leave();
 }
 
 /* Start the effect check if it is idle (effect_check.c). Any context. */

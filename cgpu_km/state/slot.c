@@ -198,17 +198,14 @@ void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
+	u64 now = ktime_get_ns();
 
 	lockdep_assert_held(&gpu->lock);
 	core = ckm_core_enter();
-	if (core) {
-		u64 now = ktime_get_ns();
-
-		core->sched.set_channels(gpu->sched, slot->sched_id, slot->channel_count,
-					 slot->tsg_count, now);
-		core->check.touched(gpu->check, gpu->sched, slot->sched_id, now);
-		ckm_core_leave();
-	}
+	core->sched.set_channels(gpu->sched, slot->sched_id, slot->channel_count,
+				 slot->tsg_count, now);
+	core->check.touched(gpu->check, gpu->sched, slot->sched_id, now);
+	ckm_core_leave();
 	ckm_gpu_kick(gpu);
 }
 

@@ -16,6 +16,10 @@ static char *version = CGPU_VERSION;
 module_param(version, charp, 0444);
 MODULE_PARM_DESC(version, "what it says it is");
 
+static bool hollow;
+module_param(hollow, bool, 0444);
+MODULE_PARM_DESC(hollow, "its table lacks an operation");
+
 static bool sick;
 module_param(sick, bool, 0644);
 MODULE_PARM_DESC(sick, "its self-test fails");
@@ -80,6 +84,8 @@ static int __init moody_init(void)
 	ops.ops_size = ops_size;
 	ops.version = version;
 	ops.selftest = moody_selftest;
+	if (hollow)
+		ops.nv.has_pccsr = NULL;
 	ops.sched.migrate = moody_migrate;
 	ops.sched.step = moody_step;
 	return ckm_core_register(&ops, THIS_MODULE);

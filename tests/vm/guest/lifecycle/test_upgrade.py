@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from corebox import NEXT, OLD, PRODUCT, SICK, insmod, last, leave_only_the_product, loaded, moody, refused, rmmod, swap
 from corebox import running as running_core
 from sharebox import FAIR, NATIVE, WEIGHTED, put
-from slicebox import MIB, PROC, Box, fb_used, until
+from slicebox import MIB, PROC, Box, command, fb_used, nvclient, until
 
 NAMES = (f"{n:012x}" + "e" * 52 for n in itertools.count(0xE00000000000))
 HOUSE = 25
@@ -171,6 +172,7 @@ def test_what_does_not_fit_is_refused_when_it_is_loaded() -> None:
         ({"ops_size": 8}, "its table is 8 bytes"),
         ({"version": "new"}, "it has no version"),
         ({"version": OLD}, "a core of that version is there"),
+        ({"hollow": 1}, "its table lacks an operation"),
         ({"sick": 1}, "its self-test failed"),
     ):
         assert not insmod("test_core_moody", **how)
@@ -217,6 +219,42 @@ def test_swaps_while_the_controls_are_slow_or_fail(personality) -> None:
 
 
 @pytest.mark.checked
+def test_a_limit_holds_to_the_byte_beside_200_swaps() -> None:
+    """No core has a part in charges: each of two containers gets its limit, no byte more, whenever it asks."""
+    limit_mib, piece_mib = 64, 8
+    before, rounds, pieces = fb_used(), [0, 0], limit_mib // piece_mib
+    with (
+        Box(next(NAMES), limit_mib) as one,
+        Box(next(NAMES), limit_mib) as two,
+        one.client() as first,
+        two.client() as second,
+    ):
+        gpus = [first.gpu(), second.gpu()]
+        unused = fb_used()
+
+        def fill(n: int) -> None:
+            found = [gpus[n].alloc_vidmem(piece_mib * MIB) for _ in range(pieces)]
+            assert [status for status, _ in found] == [0] * pieces
+            assert gpus[n].alloc_vidmem(1)[0] == nvclient.NV_ERR_NO_MEMORY
+            for _, memory in found:
+                assert gpus[n].free(memory) == 0
+            rounds[n] += 1
+
+        with meanwhile(lambda: fill(0)), meanwhile(lambda: fill(1)):
+            for n in range(200):
+                swap(NEXT if n % 2 == 0 else OLD)
+                assert max(one.used, two.used) <= limit_mib * MIB
+            swapped = list(rounds)
+            until(lambda: min(rounds) > max(2, *swapped))
+        print(f"rounds beside 200 swaps: {swapped}")
+        assert min(swapped) > 2
+        assert (one.used, two.used, fb_used()) == (0, 0, unused)
+        for box, count in ((one, rounds[0]), (two, rounds[1])):
+            assert (box.stat("refused_allocs"), box.stat("peak_bytes")) == (count, limit_mib * MIB)
+    assert until(lambda: fb_used() == before)
+
+
+@pytest.mark.checked
 def test_the_core_that_runs_stays_and_the_one_before_may_go() -> None:
     with house(2, FAIR) as made:
         assert not rmmod(PRODUCT), "it is pinned by the containers"
@@ -233,6 +271,33 @@ def test_the_core_that_runs_stays_and_the_one_before_may_go() -> None:
         assert rmmod("test_core_next")
         assert not loaded("test_core_next")
         all_go_on(made)
+
+
+@pytest.mark.checked
+def test_without_a_core_there_is_no_gpu() -> None:
+    """Its files come and go with the only core: a reader or a writer has both or neither."""
+
+    def use() -> None:
+        for name, flags in (("stat", os.O_RDONLY), ("policy", os.O_RDONLY), ("policy", os.O_WRONLY)):
+            try:
+                fd = os.open(PROC / "0" / name, flags)
+                try:
+                    assert os.write(fd, b"0") if flags else os.read(fd, 4096)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                assert error.errno in (errno.ENOENT, errno.EIO), "gone before it was opened, or since"
+
+    assert rmmod("test_core_next") and rmmod("test_core_moody")
+    with meanwhile(use), meanwhile(lambda: (PROC / "version").read_text()):
+        for _ in range(30):
+            assert rmmod(PRODUCT)
+            assert not (PROC / "0").exists()
+            with pytest.raises(OSError, match="No such device") as caught:
+                command(f"create {next(NAMES)} gpu=0 memsize={MIB} weight=1")
+            assert caught.value.errno == errno.ENODEV
+            assert insmod(PRODUCT)
+            assert (PROC / "0").exists()
 
 
 @pytest.mark.more
