@@ -662,6 +662,8 @@ def test_the_overview_has_every_column_in_its_help(cli: Cli) -> None:
     plain = {"", "GPU", "NAME", "UUID", "POLICY"}
     heads = {one.column.head.removesuffix(" MiB") for one in shown} - plain
     assert [head for head in heads if head not in text] == []
+    page = (Path(__file__).parents[3] / "docs/user/cli.md").read_text().partition("| column | |")[2]
+    assert [head for head in heads if head not in page.partition("\n\n")[0]] == []
     assert [one.legend for one in shown if one.legend not in text] == []
     unsaid = {one.column.head for one in shown if not one.legend}
     assert unsaid == plain | {"UTIL", "TEMP", "POWER", "STATE"}

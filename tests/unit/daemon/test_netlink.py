@@ -124,38 +124,6 @@ def test_event_with_an_attribute_from_the_future() -> None:
     assert event_of(msg) == KernelEvent(Event.GONE, CONTAINER)
 
 
-def test_gpu() -> None:
-    msg = genl(
-        Cmd.GPUS,
-        nest(
-            A.GPU,
-            attr(G.INDEX, u32(1)),
-            attr(G.UUID, b"GPU-x\0"),
-            attr(G.PCI, b"0000:01:00.0\0"),
-            attr(G.NV_MINOR, u32(3)),
-            attr(G.PAD, b""),
-            attr(G.TOTAL, u64(15109 << 20)),
-            attr(G.POLICY, u32(2)),
-            attr(G.MAX_INST, u32(20)),
-            attr(G.FREE_WEIGHT, u32(17)),
-            attr(G.PRIO_RATIO, u32(80)),
-            attr(G.SLICE_US, u32(5000)),
-            attr(G.INSTANCES, u32(3)),
-            attr(G.UVM, u32(1)),
-            attr(G.DEFAULT_MEMSIZE, u64(8 << 30)),
-            attr(G.OVERCOMMIT, u32(150)),
-            attr(G.SLICE_IS_SET, u32(1)),
-            attr(G.USED, u64(5 << 20)),
-            attr(G.BORN, u64(1 << 40)),
-            attr(G.DRIVER_FREE, u64(7 << 20)),
-        ),
-    )
-    assert gpu_of(msg) == KernelGpu(
-        *(1, "GPU-x", "0000:01:00.0", 3, 15109 << 20, 2, 20, 17, 80, 5000, 3),
-        *(1, 8 << 30, 150, True, 5 << 20, 7 << 20, 1 << 40),
-    )
-
-
 def test_a_gpu_of_a_module_that_is_not_attached() -> None:
     gpu = gpu_of(genl(Cmd.GPUS, nest(A.GPU, attr(G.INDEX, u32(0)), attr(G.BORN, u64(1)))))
     assert gpu.driver_free is None
