@@ -148,7 +148,12 @@ def test_engines_are_spared_what_plain_boots_check():
     (word,) = (word for word in uml_arguments(engines, PATHS, WIRES) if word.startswith("slub_debug"))
     assert word == "slub_debug=FZP,cgpu_*,ckm_*"
     assert "export LOCKDEP_OFF=1" in guest_environment(engines, Path("/repo"), "7.3")
-    others = [Machine(**suite.settings(*of)) for of in (("icount", {}), ("cuda", {}), ("docker", {"ENGINES": "sid"}))]
+    cuda = Machine(**suite.settings("cuda", {"NVIDIA": "550"}))
+    assert "export LOCKDEP_OFF=1" in guest_environment(cuda, Path("/repo"), "7.3")
+    others = [
+        Machine(**suite.settings(*of))
+        for of in (("icount", {}), ("cuda", {"NVIDIA": "535"}), ("docker", {"ENGINES": "sid"}))
+    ]
     for other in (plain, *others, replace(engines, kernel="uml-debug"), QEMU):
         assert "export LOCKDEP_OFF=''" in guest_environment(other, Path("/repo"), "7.3")
     assert any("filp" in word for word in uml_arguments(plain, PATHS, WIRES))
