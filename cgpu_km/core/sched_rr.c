@@ -13,11 +13,13 @@
 #include "sched_debt.h"
 #include "sched_debtors.h"
 #include "sched_hwshare.h"
+#include "sched_recent.h"
 
 #define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define LATE_MAX_NS	1024000u	/* and by a timeslice of the driver, or half of one */
+#define WOKEN_NS	4000000u	/* to the next look whether a turn gives way to a slot that woke */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
 
@@ -385,6 +387,19 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 	}
 }
 
+/* Does a slot that woke, and lacks much of its part, wait for a turn of one that had more than its own over some
+ * seconds? As its turn began that one may have had less lately.
+ */
+static bool is_kept_waiting(const struct cgpu_sched *t, const struct cgpu_rr *r)
+{
+	u32 mask;
+
+	for (mask = r->woken; mask; mask &= mask - 1)
+		if (!cgpu_recent_is_near(t, __builtin_ctz(mask)))
+			return cgpu_recent_over(t, CGPU_RECENT_LONG, 1u << r->curr);
+	return false;
+}
+
 /* Turns among the members, nothing between them. */
 static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *left_ns)
 {
@@ -425,6 +440,8 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 		return 0;
 	}
 	*left_ns = cgpu_turn_left_ns(t, nr);
+	if (*left_ns > WOKEN_NS && is_kept_waiting(t, r))
+		*left_ns = WOKEN_NS;
 	stay_ns = cgpu_rr_stay_ns(t, r);
 	if (stay_ns && stay_ns < *left_ns)
 		*left_ns = stay_ns;

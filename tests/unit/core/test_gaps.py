@@ -94,6 +94,19 @@ def test_equal_trainings_beside_services_are_equal(count):
     assert min(got[count:]) > 0.045 * 4000 * MS
 
 
+@pytest.mark.parametrize(("step_ms", "gap_ms"), [(2, 2), (2, 3), (1, 3)])
+def test_small_pieces_beside_more_weight_cut_a_turn_that_became_too_much(step_ms, gap_ms):
+    """A turn of 45 ms that begins while its slot had no more than its part lately goes on until it had more over some
+    seconds, and not to its end: pieces of 2 ms waited up to 90 ms for two such turns, and had 9.1 % of 15."""
+    sim = percent(Load(), Load(), Steps(step_ms, gap_ms), weights=[70, 15, 15]).run(9000)
+    before, began = [load.got_ns for load in sim.loads.values()], sim.time_ns
+    sim.run(6000)
+    got = [(load.got_ns - ns) / (sim.time_ns - began) for load, ns in zip(sim.loads.values(), before, strict=True)]
+    assert got[0] == pytest.approx(0.7, abs=0.03)
+    assert got[1] > 0.15
+    assert got[2] > 0.095
+
+
 def test_requests_beside_one_that_always_works_are_no_long_work():
     """Half of its part of 15 ms at a time takes nothing from the others: no turn apart, and no call for it."""
     loads = [Load(every(150, 15, 31 * i)) for i in range(4)]
