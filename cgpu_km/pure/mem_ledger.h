@@ -5,13 +5,11 @@
 
 #include "../core/env.h"
 
-/* Part of the shell's ABI: survives a change of core, so it has room to grow. */
 struct cgpu_ledger {
 	u64 limit_bytes;
 	u64 used_bytes;
 	u64 peak_bytes;
 	u64 refused;		/* charges refused since creation */
-	u64 reserved[4];
 };
 
 void cgpu_ledger_init(struct cgpu_ledger *led, u64 limit_bytes);

@@ -29,7 +29,6 @@ struct cgpu_quota_view {
 	u64 left;		/* what this one may still take */
 	u64 most;		/* the most that one of them has */
 	u32 most_slot;		/* index in @used of the slot that has it */
-	u32 reserved;
 };
 
 /* @used: what each of @count slots has, 0 for a free one; @self: index of the slot that @view is for. */

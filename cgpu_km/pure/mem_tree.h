@@ -39,8 +39,6 @@ struct cgpu_mem {
 	u32 refs;
 	u32 gpu;		/* index of the slot's GPU */
 	u32 pid;		/* tgid that is shown for it, initial namespace */
-	u32 pad;
-	u64 reserved[2];
 };
 
 struct cgpu_obj;
@@ -76,16 +74,12 @@ struct cgpu_obj {
 	u8 state;
 	u8 engine;			/* TSGs, channels: enum cgpu_engine */
 	u8 depth;			/* 0: a client */
-	u32 reserved;
 	u64 bytes;			/* memory that is not charged: its size, 0: not read yet */
 	u64 overhead;			/* estimate of what the driver keeps for it on the card */
-	u64 reserved1;
 };
 
 struct cgpu_tree {
 	u32 objects;
-	u32 pad;
-	u64 reserved[4];
 };
 
 /* Whether @obj and all that it goes with are LIVE. May also be called without serialisation,

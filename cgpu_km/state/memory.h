@@ -28,7 +28,7 @@ struct ckm_mem {
 	struct cgpu_mem *under;		/* ct->rm_lock; reference of a channel to its group's */
 	struct pid *opener;		/* a reference; process that made the charge, alive or not */
 };
-static_assert(sizeof(struct ckm_mem) <= 88);	/* docs/develop/bounds.md */
+static_assert(sizeof(struct ckm_mem) <= 72);	/* docs/develop/bounds.md */
 
 /* Take a reference to a record; NULL: NULL. Caller holds rm_lock. */
 struct cgpu_mem *ckm_mem_get_locked(struct ckm_container *ct, struct cgpu_mem *mem);

@@ -73,7 +73,7 @@ struct ckm_obj {
 	bool ends;			/* ct->os_event_lock; clients: their file is being released */
 };
 
-static_assert(sizeof(struct ckm_obj) <= 304);
+static_assert(sizeof(struct ckm_obj) <= 296);
 static_assert(sizeof(struct ckm_group) <= 64);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */
