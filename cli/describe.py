@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,34 +115,27 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
 
 # ---- GPUs ----
 
-GPU_HEAD = (
-    Column("GPU", right=True),
-    Column("NAME", least=8, tail=False),
-    Column("UUID"),
-    Column("POLICY"),
-    Column("CONTAINERS", right=True),
-    Column("FREE WEIGHT", right=True),
-    Column("USED MiB", right=True),
-    Column("LIMITS MiB", right=True, drop=1),
-    Column("TOTAL MiB", right=True),
+# fmt: off
+GPUS: tuple[tuple[Column, Callable[[KernelGpu], str]], ...] = (
+    (Column("GPU", right=True), lambda gpu: str(gpu.index)),
+    (Column("NAME", least=8, tail=False), lambda gpu: gpu.name),
+    (Column("UUID"), lambda gpu: gpu.uuid[:UUID_SHOWN]),
+    (Column("POLICY"), lambda gpu: gpu.facts.name),
+    (Column("CONTAINERS", right=True), lambda gpu: f"{len(gpu.slots)}/{gpu.max_inst}"),
+    (Column("FREE WEIGHT", right=True), lambda gpu: str(gpu.free_weight)),
+    (Column("USED MiB", right=True), lambda gpu: mib(gpu.used)),
+    (Column("LIMITS MiB", right=True, drop=1), lambda gpu: mib(gpu.limits or 0)),
+    (Column("TOTAL MiB", right=True), memory_total),
 )
+# fmt: on
 SETTINGS = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 UUID_SHOWN = 12
 NAMED = 12  # cells of a name of gpu_text()
 
 
-def gpu_row(gpu: KernelGpu) -> tuple[str, ...]:
-    return (
-        str(gpu.index),
-        gpu.name,
-        gpu.uuid[:UUID_SHOWN],
-        gpu.facts.name,
-        f"{len(gpu.slots)}/{gpu.max_inst}",
-        str(gpu.free_weight),
-        mib(gpu.used),
-        mib(gpu.limits or 0),
-        memory_total(gpu),
-    )
+def gpu_rows(gpus: Sequence[KernelGpu]) -> tuple[list[Column], list[list[str]]]:
+    """The columns of the list of GPUs, and their cells."""
+    return [column for column, _ in GPUS], [[text(gpu) for _, text in GPUS] for gpu in gpus]
 
 
 def _run_state(gpu: KernelGpu, source: str | None) -> str:

@@ -74,7 +74,7 @@ def gpu_list(paths: Paths, as_json: bool) -> None:
     """List the GPUs: policy, containers, free weight, memory."""
     gpus = _with_totals(paths, proc.read_tree(paths).gpus)
     data = {"gpus": [describe.gpu_full_json(gpu, _settings(paths, gpu.index)) for gpu in gpus]}
-    result(as_json, data, "\n".join(table(describe.GPU_HEAD, [describe.gpu_row(gpu) for gpu in gpus], width())))
+    result(as_json, data, "\n".join(table(*describe.gpu_rows(gpus), width())))
 
 
 @gpu_group.command("show")
