@@ -28,11 +28,13 @@ from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import cells, collect, columns, monitor, overview, query, rates, sensors, topview
+from cgpu_cli import cells, collect, columns, monitor, names, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
+from cgpu_cli.names import Named
 from cgpu_cli.view import SORTS, View, chosen
 from cgpu_common import policies, proc
 from cgpu_common import waits as wait_times
+from cgpu_common.exits import CgpuError
 from cgpu_common.model import Names, Snapshot
 
 SCHEMA = schema.load("cgpu-smi")
@@ -235,6 +237,15 @@ def test_wrong_words(node: Tree, words: tuple[str, ...], code: int, said: str) -
     assert result.exit_code == code
     assert said in result.stderr
     assert (code == 0) == bool(result.stdout)
+
+
+def test_lines_of_other_gpus_are_left_out(node: Tree) -> None:
+    lost = {**NVML, "gpus": [{**NVML["gpus"][0], "lost": "no answer"}]}  # type: ignore[index,dict-item]
+    drift = [{"gpu": 0, "index": 0, "key": "policy", "configured": "fixed", "live": "weighted"}]
+    with daemon_at(node.root, {"gpus": packed(lost), "status": packed({**STATUS, "drift": drift})}):
+        texts = [Cli(node).smi("--no-sample", "-i", word).stdout for word in "01"]
+    for line in ("GPU 0: NVML: no answer", "GPU 0: policy is weighted, cgpu.toml has fixed"):
+        assert [line in text for text in texts] == [True, False]
 
 
 def test_a_filter_does_not_change_the_ceilings(node: Tree) -> None:
@@ -777,6 +788,30 @@ def test_a_processs_name_breaks_no_xml(node: Tree) -> None:
 
 
 # ---- pods and history ----
+
+
+def test_a_screen_scrolls_as_far_as_there_are_lines() -> None:
+    first = topview.State()
+    assert [topview.press(first, key, [0], 3).first for key in ("j", "↓", "k")] == [3, 1, 0]
+    assert topview.press(replace(first, first=2), "k", [0], 3).first == 0
+
+
+def test_a_sparkline_goes_with_its_container(node: Tree) -> None:
+    now = proc.read_tree(proc.Paths.below(str(node.root)))
+    trail = topview.Trail()
+    trail.add(View(now))
+    assert set(trail.series) == {0, 1, (0, ID1), (0, ID2), (1, ID3)}
+    trail.add(View(replace(now, gpus=(replace(now.gpus[0], slots=now.gpus[0].slots[:1]),))))
+    assert {key: len(found) for key, found in trail.series.items()} == {0: 2, (0, now.gpus[0].slots[0].id): 2}
+
+
+def test_a_container_is_named_by_its_directory_too() -> None:
+    there = [Named(f"{n}" * 64, f"dir{n}", "x" if n else None) for n in range(3)]
+    assert [names.choose(word, there) for word in ("dir1", "1", "2" * 64)] == [1, 1, 2]
+    many = [Named(f"a{n}" * 32, f"dir{n}") for n in range(7)]
+    with pytest.raises(CgpuError, match=r"fits 7 containers: a0.*, a4[^,]* and 2 more") as caught:
+        names.choose("a", many)
+    assert "a5" not in caught.value.why
 
 
 def test_ids_that_begin_alike_stay_apart(node: Tree) -> None:

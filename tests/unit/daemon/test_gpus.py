@@ -64,6 +64,11 @@ def test_what_containers_can_have_of_a_card() -> None:
     )
     assert merge([detached], nvml)[0].room_mib == 700 + own_mib(1000)
     assert merge([detached], [])[0].room_mib is None
+    held = merge([replace(detached, used=100 * MIB)], nvml)
+    assert held[0].room_mib is None, "NVML's figure has what destroyed containers hold in it"
+    assert [want.gpu for want in undiscovered(held)] == [0]
+    for closed in ({"lost": "no answer"}, {"compute_mode": "prohibited"}, {"mps": "an MPS server"}):
+        assert undiscovered([replace(held[0], **closed)]) == (), closed
     assert [gpu.index for gpu in merge([detached], [])] == [want.gpu for want in undiscovered(merge([detached], []))]
     assert undiscovered(merge([detached], nvml)) == ()
 

@@ -33,6 +33,18 @@ def test_a_noisy_tenant_pushes_nothing_out() -> None:
     assert answer["complete_from"] == 1.0 + 9 * KEPT_NOISY
 
 
+def test_what_was_lost_once_stays_lost() -> None:
+    """Of one kind the events after the tenth second are gone; one of the other kind that goes later is older."""
+    history = History(0.0)
+    history.add(1.0, entry("policy"), False)
+    for place in range(KEPT_NOISY + 1):
+        history.add(10.0 + place, entry("refused"), True)
+    assert history.since(0.0)["complete_from"] == 10.0
+    for _ in range(KEPT):
+        history.add(1000.0, entry("policy"), False)
+    assert history.since(0.0)["complete_from"] == 10.0
+
+
 @settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=200), st.integers(0, 200))
 def test_in_order_from_a_time_on(noisy: list[bool], since: int) -> None:

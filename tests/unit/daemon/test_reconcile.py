@@ -9,6 +9,7 @@ import pytest
 
 from cgpu_common.cookie import is_our_cookie, make_cookie
 from cgpu_common.model import Container, Slot
+from cgpud import slices
 from cgpud.reconcile import Finding, Orphan, Signal, idle_since, reconcile
 from cgpud.state import Trigger
 from cgpud.values import Phase, Process, Record
@@ -79,3 +80,19 @@ def test_cookies() -> None:
     assert is_our_cookie(make_cookie((1 << 64) - 1))
     assert make_cookie((1 << 64) - 1) < 1 << 64
     assert not is_our_cookie(1)
+
+
+# ---- the slice of a claim ----
+
+
+def test_a_claims_slice_is_joined_while_it_lives() -> None:
+    """One that is being destroyed, or that was created and has no slot yet, is none."""
+    record = replace(RECORD, id="b" * 64, cookie=COOKIE + 9, slice=(KERNEL.id, COOKIE))
+    live = replace(KERNEL, slots=(Slot(0, 1, 0, 10),))
+    claim = KERNEL.id
+    assert slices.joinable(claim, [record], [live]) == live
+    for other in (replace(live, dying=True), replace(live, slots=()), replace(live, cookie=COOKIE + 1)):
+        assert slices.joinable(claim, [record], [other]) is None
+    for gone in (replace(record, phase=Phase.RELEASING), replace(record, slice=None)):
+        assert slices.joinable(claim, [gone], [live]) is None
+    assert slices.joinable("another", [record], [live]) is None
