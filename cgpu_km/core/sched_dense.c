@@ -28,7 +28,7 @@
 
 /* A gap of less is half over when others were thawed, and they have to be frozen after it. */
 #define QUICK_NS	1500000ull
-#define QUICK_POINTS	16u	/* one for each such gap; two less for as much of a longer one: */
+#define QUICK_POINTS	16u	/* one for each such gap; one less for as much of a longer one: */
 #define LONGER_POINTS	8u	/* at most */
 #define QUICK_FROM	14u
 #define QUICK_UNTIL	4u
@@ -143,7 +143,7 @@ static void judge_gaps(const struct cgpu_sched *t, struct cgpu_sched_entity *s, 
 /* Gaps that the hardware may lend count. */
 static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns)
 {
-	u32 less = len_ns < LONGER_POINTS / 2 * QUICK_NS ? 2 * (u32)(len_ns / QUICK_NS) : LONGER_POINTS;
+	u32 less = len_ns < LONGER_POINTS * QUICK_NS ? (u32)(len_ns / QUICK_NS) : LONGER_POINTS;
 
 	if (len_ns < switches_ns(t, TOO_SHORT))
 		return;

@@ -58,6 +58,17 @@ def test_gaps_too_short_for_calls_are_lent_by_the_hardware(policy, count, runs):
 
 
 @pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize(("per_s", "length_ms", "most"), [(1000, 0.3, 0.06), (1500, 0.2, 0.02)])
+def test_gaps_by_chance_are_lent_by_the_hardware_if_calls_leave_most_of_them_idle(policy, per_s, length_ms, most):
+    """Beside requests of 0.3 ms at 1,000/s a fifth of the GPU idled for freezes and thaws."""
+    sim = beside(policy, Load(by_chance(5, per_s, length_ms, 6)).works_in(1), Load().works_in(2), (1, 2), 95)
+    sim.run(1500)
+    before = sim.idle_ns
+    sim.run(3000)
+    assert sim.idle_ns - before < most * 3000 * MS
+
+
+@pytest.mark.parametrize("policy", KNOWN)
 @pytest.mark.parametrize(("high", "low"), [((4, 1), (1, 1)), ((1, 1), (4, 1)), ((4, 1), (8, 1)), ((4, 4), (1, 1))])
 @pytest.mark.parametrize("prio_ratio", [80, 95])
 def test_a_ceiling_holds_however_many_tsgs_there_are(policy, high, low, prio_ratio):
