@@ -74,6 +74,7 @@ def _count(name: str) -> Callable[[View, KernelGpu, Slot], str]:
     return lambda view, gpu, slot: str(slot.stat.get(name, 0))
 
 
+BY_NVML = "by NVML, at most 5 s old; -: no answer"
 # fmt: off
 GPU = {
     "gpu": Cell(Column("GPU", right=True), lambda view, gpu: str(gpu.index)),
@@ -87,10 +88,11 @@ GPU = {
                  "weight that no container has, of max_inst"),
     "inst": Cell(Column("INST", right=True, drop=1), lambda view, gpu: str(view.instances(gpu)), "containers"),
     "memory": Cell(Column("MEMORY MiB", right=True), _memory, "MiB charged to containers / of the card"),
-    "util": Cell(Column("UTIL", right=True), lambda view, gpu: or_dash(view.sensors_of(gpu).utilization_pct, "%")),
+    "util": Cell(Column("UTIL", right=True),
+                 lambda view, gpu: or_dash(view.sensors_of(gpu).utilization_pct, "%"), BY_NVML),
     "temp": Cell(Column("TEMP", right=True, drop=3),
-                 lambda view, gpu: or_dash(view.sensors_of(gpu).temperature_c, "C")),
-    "power": Cell(Column("POWER", right=True, drop=3), _power),
+                 lambda view, gpu: or_dash(view.sensors_of(gpu).temperature_c, "C"), BY_NVML),
+    "power": Cell(Column("POWER", right=True, drop=3), _power, BY_NVML),
 }
 SLOT = {
     "gpu": Cell(Column("GPU", right=True), lambda view, gpu, slot: str(gpu.index)),
@@ -102,13 +104,16 @@ SLOT = {
                    "slices per round; hp: high priority"),
     "allowed": Cell(Column("ALLOWED", right=True), lambda view, gpu, slot: percent(view.allowed_pct(slot)),
                     "most while all that have the GPU open have work; -: no limit"),
-    "got": Cell(Column("GOT", right=True), _share("share_got_pct"), "part of the sample in which it could run"),
-    "10s": Cell(Column("10s", right=True, drop=3), _share("share_got_10s_pct"), "of ten seconds"),
+    "got": Cell(Column("GOT", right=True), _share("share_got_pct"),
+                "part of the sample in which it could run; ~: estimated (soft)"),
+    "10s": Cell(Column("10s", right=True, drop=3), _share("share_got_10s_pct"), "the same of ten seconds"),
     "wait": Cell(Column("WAIT", right=True, drop=2), _rate("wait_per_turn_us"), "mean time out of turn before a turn"),
     "p99": Cell(Column("P99", right=True, drop=2), _rate("wait_p99_us"), "99 of 100 waits for a turn were shorter"),
     "throt": Cell(Column("THROT", right=True, drop=1), _rate("throttled_pct", lambda value: or_dash(value, "%")),
                   "time out of turn, of the time with the GPU open"),
-    "state": Cell(Column("STATE"), lambda view, gpu, slot: slot_state(gpu, slot)),
+    "state": Cell(Column("STATE"), lambda view, gpu, slot: slot_state(gpu, slot),
+                  "running, waiting (for its turn), idle (has not opened the GPU), frozen (weight 0), "
+                  "dying (destroyed, not yet ended)"),
     "memory": Cell(Column("MEMORY MiB", right=True), lambda view, gpu, slot: f"{mib(slot.used)}/{mib(slot.limit)}",
                    "MiB charged / limit"),
     "bar": Cell(Column("", drop=1), lambda view, gpu, slot: bar((memory_pct(slot) or 0.0) / 100, BAR)),

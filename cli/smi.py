@@ -26,29 +26,7 @@ COMMANDS = {
     "pmon": ("cgpu_cli.monitor", "pmon", "Print a line per process every second."),
     "top": ("cgpu_cli.top", "top", "Show GPUs and containers on a live screen, with a sparkline of each one's share."),
 }
-SORTS = ("name", "share", "memory", "weight")  # of view.py, which --help does not import
-EPILOG = """\b
-Columns of GPUs:
-  SLICE    length of a slice of weight 1
-  FREE     weight that no container has, of max_inst
-  INST     containers
-  MEMORY   MiB charged to containers / of the card
-  UTIL, TEMP, POWER  by NVML, at most 5 s old; -: no answer
-\b
-Columns of containers:
-  WEIGHT   slices per round; hp: high priority
-  ALLOWED  most while all that have the GPU open have work; -: no limit
-  GOT      part of the sample in which it could run; 10s: of ten seconds;
-           ~: estimated (soft policy)
-  WAIT     mean time out of turn before a turn
-  P99      99 of 100 waits for a turn were shorter
-  THROT    time out of turn, of the time with the GPU open
-  STATE    running, waiting (for its turn), idle (has not opened the GPU),
-           frozen (weight 0), dying (destroyed, not yet ended)
-  MEMORY   MiB charged / limit; PEAK: most charged
-  REFUSED  allocations over the limit
-  CALLS    calls refused by the call table
-"""
+SORTS = ("name", "share", "memory", "weight")  # of view.py, which is not imported for the options
 
 
 class _Smi(App):
@@ -56,6 +34,16 @@ class _Smi(App):
 
     def invoke(self, ctx: click.Context) -> Any:
         return click.Group.invoke(self, ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The columns, by their own words."""
+        from . import cells, overview
+
+        of_slots = (*overview.COMPUTE, *overview.MEMORY)
+        for title, known, names in (("GPUs", cells.GPU, overview.GPU_NAMES), ("containers", cells.SLOT, of_slots)):
+            with formatter.section(f"Columns of {title}"):
+                shown = [known[name] for name in names if known[name].legend]
+                formatter.write_dl([(one.column.head.removesuffix(" MiB"), one.legend) for one in shown])
 
 
 def _show_fields(table: str) -> Any:
@@ -73,7 +61,6 @@ def _show_fields(table: str) -> Any:
     cls=_Smi,
     name="cgpu-smi",
     lazy=COMMANDS,
-    epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/cgpu-smi.schema.json).")

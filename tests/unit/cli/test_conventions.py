@@ -475,7 +475,11 @@ NO_TEXT = {"cgpu_cli.query", "cgpu_cli.view", "cgpu_cli.status", "cgpu_cli.show"
         ("main", ["--help"], HEAVY - {"shutil"} | NO_TEXT),  # click asks it for the width
         ("main", ["ps"], HEAVY - {"json"}),  # Docker's own files, for names
         ("main", ["set", "--help"], HEAVY - {"shutil"}),
-        ("smi", ["--help"], HEAVY - {"shutil"} | NO_TEXT),
+        (
+            "smi",
+            ["--help"],
+            HEAVY - {"shutil"} | NO_TEXT - {"cgpu_cli.view"},
+        ),  # the columns have their words themselves
         ("smi", ["--no-sample"], HEAVY - {"json"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
