@@ -32,6 +32,7 @@
 #define LONGER_POINTS	8u	/* at most */
 #define QUICK_FROM	14u
 #define QUICK_UNTIL	4u
+#define LONG_LATELY_NS	400000000ull	/* after a longer gap: each change can be calls */
 
 /* How much of such work is work: over about so long, since a budget lasts for as long. */
 #define SHARE_NS	1000000000ull
@@ -141,33 +142,49 @@ static void judge_gaps(const struct cgpu_sched *t, struct cgpu_sched_entity *s, 
 }
 
 /* Gaps that the hardware may lend count. */
-static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns)
+static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns, u64 now_ns)
 {
 	u32 less = len_ns < LONGER_POINTS * QUICK_NS ? (u32)(len_ns / QUICK_NS) : LONGER_POINTS;
 
 	if (len_ns < switches_ns(t, TOO_SHORT))
 		return;
-	if (len_ns < QUICK_NS)
+	if (len_ns < QUICK_NS) {
 		s->quick_gaps += s->quick_gaps < QUICK_POINTS;
-	else
+	} else {
 		s->quick_gaps -= less < s->quick_gaps ? less : s->quick_gaps;
+		if (s->gap_from_ns > t->prio_stopped_ns)
+			s->long_gap_ns = now_ns;
+	}
 	if (s->quick_gaps >= QUICK_FROM)
 		s->is_quick = 1;
 	else if (s->quick_gaps < QUICK_UNTIL)
 		s->is_quick = 0;
 }
 
+/* It is in a gap that calls lend, or had one lately. */
+static bool has_long_gaps(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 from_ns = s->gap_from_ns > t->prio_stopped_ns ? s->gap_from_ns : t->prio_stopped_ns;
+
+	if ((t->asleep_mask >> slot & 1) && t->last_ns >= from_ns + QUICK_NS)
+		return true;
+	return s->long_gap_ns && t->last_ns < s->long_gap_ns + LONG_LATELY_NS;
+}
+
 /**
  * cgpu_dense_is_quick() - are gaps mostly over before a thaw and a freeze could lend them
- * @t: the scheduler
+ * @t: the scheduler, accounted up to now
  * @high: high-priority slots
+ *
+ * One that works without a gap, as in several TSGs at once, has none that calls could lend either.
  *
  * Return: true if those of one of @high are: with the work of the others they are shorter still.
  */
 bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high)
 {
 	for (; high; high &= high - 1)
-		if (t->slot[__builtin_ctz(high)].is_quick)
+		if (t->slot[__builtin_ctz(high)].is_quick || !has_long_gaps(t, __builtin_ctz(high)))
 			return true;
 	return false;
 }
@@ -198,7 +215,7 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
 		return;
 	len_ns = seen ? cgpu_dense_gap_ns(t, slot, now_ns) : 0;
 	count_gap(t, s, len_ns);
-	count_quick(t, s, len_ns);
+	count_quick(t, s, len_ns, now_ns);
 	judge_gaps(t, s, seen);
 }
 

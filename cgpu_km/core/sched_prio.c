@@ -39,9 +39,6 @@
 
 #define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
 
-/* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
-#define CORUN_TSGS_MAX	4u
-
 static u32 slices(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
@@ -153,7 +150,7 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  * @high: those with it, if the run state of all is known; else 0
  *
  * The hardware's round has a timeslice for each TSG with work, and a high-priority container waits for
- * the whole of it whenever it leaves the GPU for a moment. A container of which more than CORUN_TSGS_MAX
+ * the whole of it whenever it leaves the GPU for a moment. A container of which more than CGPU_PRIO_CORUN_TSGS_MAX
  * work at once would get, by its number of processes, time that is not granted to it. Two that work at once have more
  * of a gap by a thaw and a freeze, if it is long enough for these, than in short timeslices among themselves, and high
  * priority waits less.
@@ -162,12 +159,12 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 high)
 {
-	u32 out = group, most = high && !cgpu_dense_is_quick(t, high) ? 1 : CORUN_TSGS_MAX, mask;
+	u32 out = group, most = high && !cgpu_dense_is_quick(t, high) ? 1 : CGPU_PRIO_CORUN_TSGS_MAX, mask;
 
 	for (mask = group; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (cgpu_at_work(t, i) > (cgpu_at_work_is_known(t, i) ? most : CORUN_TSGS_MAX))
+		if (cgpu_at_work(t, i) > (cgpu_at_work_is_known(t, i) ? most : CGPU_PRIO_CORUN_TSGS_MAX))
 			out &= ~(1u << i);
 	}
 	return out;

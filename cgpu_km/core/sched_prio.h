@@ -11,6 +11,8 @@
 #define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
 #define CGPU_PRIO_SLACK_NS	250000ull	/* less than a control call: not worth one */
 #define CGPU_PRIO_TS_SCALE_MAX	8u	/* 64 ms */
+/* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
+#define CGPU_PRIO_CORUN_TSGS_MAX	4u
 
 /* Is the quota used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);

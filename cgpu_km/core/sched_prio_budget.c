@@ -73,6 +73,8 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 	else if (t->prio_budget_ns >= RESUME_NS)
 		t->prio_throttled = 0;
 	if (t->prio_throttled)
+		t->prio_stopped_ns = t->last_ns;
+	if (t->prio_throttled)
 		left = RESUME_NS;
 	else
 		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + CGPU_PRIO_SLACK_NS;
@@ -120,10 +122,23 @@ static u32 others(const struct cgpu_sched *t)
 	return t->run_mask & t->busy_mask & t->weighted_mask[0];
 }
 
-/* High priority that leaves the GPU as a whole, and beside which others run for longer than a call takes. */
+/* One of @low works in so many TSGs at once that it is frozen whenever high priority works. */
+static bool has_crowd(const struct cgpu_sched *t, u32 low)
+{
+	for (; low; low &= low - 1)
+		if (cgpu_at_work(t, __builtin_ctz(low)) > CGPU_PRIO_CORUN_TSGS_MAX)
+			return true;
+	return false;
+}
+
+/* High priority that leaves the GPU as a whole, and beside which others run for longer than a call takes. The gaps
+ * of one of several TSGs end by chance, and a crowd, which is frozen at their ends, has little of them.
+ */
 static bool is_beside(const struct cgpu_sched *t, u32 slot)
 {
-	return ((t->run_mask & ~t->dense_mask) >> slot & 1) && cgpu_at_work(t, slot) <= 1;
+	if (!((t->run_mask & ~t->dense_mask) >> slot & 1) || cgpu_at_work(t, slot) > 1)
+		return false;
+	return t->slot[slot].tsgs <= 1 || !has_crowd(t, others(t));
 }
 
 /**

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	25	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	26	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -72,6 +72,7 @@ struct cgpu_sched_entity {
 	u64 used_up_ns;		/* when it last used up a timeslice while others waited, as far as that is known */
 	u64 kernel_ns;		/* about the longest by which a kernel of it delayed its freezes lately */
 	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
+	u64 long_gap_ns;	/* of high priority: when a gap ended last that calls could lend; 0: never */
 	u64 at_work_ns;		/* when so many TSGs worked last */
 	u64 at_work_alone_ns;	/* when a reading without work of high priority counted last */
 	u32 at_work_mean;	/* TSGs with work in the last readings, in 1024ths */
@@ -142,6 +143,7 @@ struct cgpu_sched {
 	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
 	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
 	s64 prio_budget_ns;	/* what high priority may still run without a break */
+	u64 prio_stopped_ns;	/* when a plan found none last; 0: never */
 	u32 prio_budgeted;	/* 1: the quota is a budget, the 100 ms periods are not used */
 	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
 	u32 opened_weight[2];	/* the sum of theirs */

@@ -69,6 +69,28 @@ def test_gaps_by_chance_are_lent_by_the_hardware_if_calls_leave_most_of_them_idl
 
 
 @pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize("count", [2, 4])
+def test_without_gaps_several_run_beside_high_priority(policy, count):
+    """There was none to lend by calls: high priority was frozen for what they are due, and requests waited 18 ms."""
+    sim = beside(policy, Load().works_in(2), Load().works_in(count), (2, count))
+    sim.run(3100)
+    assert {each for each, _ in seen(sim, 1)} == {1}
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+def test_a_crowd_has_its_part_beside_short_gaps(policy):
+    """Each gap was charged as if the crowd had a timeslice of it, and that had 12 %, in other mixes 4."""
+    turn = Turn(policy, slice_ms=6, controls=BOTH, switch_us=85)
+    turn.set("prio_ratio", 80)
+    ids = [turn.add(highprio=first, channels=count) for first, count in ((1, 2), (0, 6))]
+    loads = [Load(by_chance(3, 2000, 0.3, 6)).works_in(1), Load().works_in(6)]
+    sim = DemandGpu(turn, dict(zip(ids, loads, strict=True))).run(2000)
+    had = loads[1].got_ns
+    sim.run(3000)
+    assert loads[1].got_ns - had > 0.16 * 3000 * MS
+
+
+@pytest.mark.parametrize("policy", KNOWN)
 @pytest.mark.parametrize(("high", "low"), [((4, 1), (1, 1)), ((1, 1), (4, 1)), ((4, 1), (8, 1)), ((4, 4), (1, 1))])
 @pytest.mark.parametrize("prio_ratio", [80, 95])
 def test_a_ceiling_holds_however_many_tsgs_there_are(policy, high, low, prio_ratio):
