@@ -35,6 +35,7 @@
 
 #define PROBE_NS	1000000000ull	/* since a freeze that found it on the GPU, or would have */
 #define PROBE_AGAIN_NS	50000000ull	/* the same, where one was slow */
+#define PROBE_SLOTS	4u	/* run at most, or both times are longer */
 #define PROBE_WITHIN_NS	1000000ull	/* after its timeslice: a kernel begun in it goes on */
 #define PROBE_ROUNDS	2u		/* of the hardware: it had its timeslice by then */
 
@@ -162,6 +163,19 @@ static u64 hw_round_ns(const struct cgpu_sched *t)
 	return round_ns;
 }
 
+/* How long after a freeze that found a slot on the GPU it is frozen again. A slow one may have been slow by chance.
+ * Each probe is two calls, so for many slots it is longer.
+ */
+static u64 probe_every_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	u64 least_ns = s->slow_freezes ? PROBE_AGAIN_NS : PROBE_NS, every_ns = 0;
+	u32 mask;
+
+	for (mask = t->run_mask & t->opened_mask; mask; mask &= mask - 1)
+		every_ns += least_ns / PROBE_SLOTS;
+	return every_ns > least_ns ? every_ns : least_ns;
+}
+
 /**
  * cgpu_resist_probe_ns() - how long until a slot that runs beside others is frozen for a moment
  * @t: the scheduler, accounted up to now
@@ -176,7 +190,7 @@ static u64 hw_round_ns(const struct cgpu_sched *t)
 u64 cgpu_resist_probe_ns(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 at_ns = s->probed_ns + (s->slow_freezes ? PROBE_AGAIN_NS : PROBE_NS), had_ns = s->used_up_ns;
+	u64 at_ns = s->probed_ns + probe_every_ns(t, s), had_ns = s->used_up_ns;
 
 	if (!s->worked_since_ns || !(t->busy_mask >> slot & 1))
 		return CGPU_NEVER_NS;
