@@ -10,6 +10,7 @@ from corelib import ffi
 COPY2 = nv.NV2080_ENGINE_TYPE_COPY0 + 2
 RUNLIST_SET_SCHED_POLICY = 0x20801115
 CHANNEL_SCHEDULE = 0xA06F0103
+OFFLINED_PAGES = 0x20801322
 
 
 def disable_channels(rm, *channels: tuple[int, int], disable: bool = True) -> bytes:
@@ -54,6 +55,13 @@ def test_disable_channels_list_is_not_checked_by_rm(machine):
     run = lambda: context.rm.control(context.gpu.subdevice, nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params)[0]  # noqa: E731
     status, rows = reached(context, run)
     assert (status, rows) == (0, [(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, context.gpu.subdevice, params)])
+
+
+def test_a_control_that_the_card_does_not_know_is_refused_and_named_once(machine):
+    """Not answered with the caller's own parameters, which would look like the card's."""
+    gpu = machine.client().gpu()
+    assert [gpu.rm.sized(gpu.subdevice, OFFLINED_PAGES) for _ in range(2)] == [nv.NV_ERR_NOT_SUPPORTED] * 2
+    assert machine.rm.messages().count(f"control {OFFLINED_PAGES:#x} of") == 1
 
 
 def test_a_disabled_channel_runs_again(machine):

@@ -32,6 +32,47 @@ enum {
 	INTERNAL_BUS_SETUP_P2P_MAILBOX_LOCAL = 0x20800a71,
 	INTERNAL_BUS_SETUP_P2P_MAILBOX_REMOTE = 0x20800a72,
 	INTERNAL_BUS_DESTROY_P2P_MAILBOX = 0x20800a73,
+	/* Of these the answer is always the same: is_accepted(), is_empty(). */
+	GPU_PROMOTE_CTX = 0x2080012b, GPU_GET_OEM_BOARD_INFO = 0x2080013f,
+	GPU_GET_VMMU_SEGMENT_SIZE = 0x2080017e, EVENT_SET_NOTIFICATION = 0x20800301,
+	INTERNAL_STATIC_KGR_GET_CAPS = 0x20800a1f, INTERNAL_FLCN_SET_VIDEO_EVENT_BUFFER_MEMORY = 0x20800a29,
+	INTERNAL_STATIC_KGR_GET_ZCULL_INFO = 0x20800a2c, INTERNAL_STATIC_KGR_GET_ROP_INFO = 0x20800a2e,
+	INTERNAL_STATIC_KGR_GET_PPC_MASKS = 0x20800a30,
+	INTERNAL_STATIC_KGR_GET_SM_ISSUE_RATE_MODIFIER = 0x20800a34,
+	INTERNAL_STATIC_KGR_GET_FECS_RECORD_SIZE = 0x20800a3d,
+	INTERNAL_STATIC_KGR_GET_FECS_TRACE_DEFINES = 0x20800a3f,
+	INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP = 0x20800a41, INTERNAL_KGR_INIT_BUG4208224_WAR = 0x20800a46,
+	INTERNAL_STATIC_KGR_GET_PDB_PROPERTIES = 0x20800a48, INTERNAL_GPU_GET_SMC_MODE = 0x20800a4c,
+	INTERNAL_MEMSYS_SET_PARTITIONABLE_MEM = 0x20800a51, INTERNAL_KMEMSYS_GET_MIG_MEMORY_CONFIG = 0x20800a67,
+	INTERNAL_PERF_GPU_BOOST_SYNC_GET_INFO = 0x20800a80, INTERNAL_HSHUB_PEER_CONN_CONFIG = 0x20800a88,
+	INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES = 0x20800a9f, INTERNAL_BIF_GET_STATIC_INFO = 0x20800aac,
+	INTERNAL_CCU_MAP = 0x20800ab3, INTERNAL_GET_PCIE_P2P_CAPS = 0x20800ab8,
+	INTERNAL_FIFO_GET_NUM_SECURE_CHANNELS = 0x20800ad8, INTERNAL_INIT_USER_SHARED_DATA = 0x20800afe,
+	FIFO_RUNLIST_SET_SCHED_POLICY = 0x20801115, PERF_GET_UTIL_SAMPLES = 0x20802096,
+	PMGR_GET_MODULE_INFO = 0x20802609, CE_UPDATE_PCE_LCE_MAPPINGS = 0x20802a05,
+	CE_UPDATE_CLASS_DB = 0x20802a06, CE_GET_HUB_PCE_MASK = 0x20802a09, VGPU_MGR_SET_CONFIG = 0x2080400b,
+	I2C_GET_PORT_INFO = 0x402c0101, DEVICE_KGR_INIT_BUG4208224_WAR = 0x802046,
+	VASPACE_COPY_SERVER_RESERVED_PDES = 0x90f10106, TSG_PROMOTE_FAULT_METHOD_BUFFERS = 0xa06c010a,
+	CHANNEL_BIND = 0xa06f0104, CHANNEL_STOP = 0xa06f0112,
+	/* Those that only NVIDIA's kernel module and libcuda call. */
+	GPU_EVICT_CTX = 0x2080012c, GPU_QUERY_ECC_STATUS = 0x2080012f, BIOS_GET_INFO_V2 = 0x20800810,
+	INTERNAL_UVM_REGISTER_ACCESS_CNTR_BUFFER = 0x20800a1d,
+	INTERNAL_UVM_UNREGISTER_ACCESS_CNTR_BUFFER = 0x20800a1e,
+	INTERNAL_GR_GET_FECS_TRACE_HW_ENABLE = 0x20800a38, INTERNAL_MEMSYS_L2_INVALIDATE_EVICT = 0x20800a6c,
+	INTERNAL_BUS_FLUSH_WITH_SYSMEMBAR = 0x20800a70, INTERNAL_PERF_BOOST_SET_2X = 0x20800a9a,
+	INTERNAL_GMMU_REGISTER_FAULT_BUFFER = 0x20800a9b, INTERNAL_GMMU_UNREGISTER_FAULT_BUFFER = 0x20800a9c,
+	INTERNAL_GMMU_REGISTER_CLIENT_SHADOW_FAULT_BUFFER = 0x20800a9d,
+	INTERNAL_GMMU_UNREGISTER_CLIENT_SHADOW_FAULT_BUFFER = 0x20800a9e,
+	INTERNAL_NVLINK_GET_NUM_ACTIVE_LINK_PER_IOCTRL = 0x20800ac7,
+	INTERNAL_NVLINK_GET_TOTAL_NUM_LINK_PER_IOCTRL = 0x20800ac8,
+	GR_SET_CTXSW_PREEMPTION_MODE = 0x20801210, BUS_GET_INFO_V2 = 0x20801823,
+	BUS_GET_PCIE_REQ_ATOMICS_CAPS = 0x20801829, BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS = 0x2080182a,
+	BUS_GET_C2C_INFO = 0x2080182b, NVLINK_GET_NVLINK_DEVICE_INFO = 0x2080302c,
+	NVLINK_PROGRAM_LINK_SPEED = 0x2080302e, NVLINK_GET_LINK_AND_CLOCK_INFO = 0x20803032,
+	NVLINK_SYNC_LINK_MASKS_AND_VBIOS_INFO = 0x20803039, NVLINK_PROCESS_INIT_DISABLED_LINKS = 0x2080303b,
+	GSP_GET_FEATURES = 0x20803601, LIBCUDA_UNNAMED = 0x20808159, GPU_GET_BRAND_CAPS = 0x800294,
+	DMA_UNSET_PAGE_DIRECTORY = 0x801814,
+	INTERNAL_PERF_CUDA_LIMIT_SET_CONTROL = 0x802009, DEBUG_SET_EXCEPTION_MASK = 0x83de0309,
 	TSG_GPFIFO_SCHEDULE = 0xa06c0101, TSG_SET_TIMESLICE = 0xa06c0103, TSG_PREEMPT = 0xa06c0105,
 	CHANNEL_GPFIFO_SCHEDULE = 0xa06f0103, CHANNEL_RESTART_RUNLIST = 0xa06f0111,
 };
@@ -143,18 +184,123 @@ static NV_STATUS drop_peer(struct gsp_card *card, NvU32 number)
 }
 
 /*
- * Internal controls give RM what the firmware knows. RM leaves their memory as it was allocated,
- * so that one without an answer of ours must be zeroed.
+ * Controls that set up what the card does not have, or need no step of its own: NV_OK, and the parameters stay as they
+ * came. Of what RM promotes or copies to the firmware the engine reads RM's own objects.
  */
-static int is_question(NvU32 cmd)
+static int is_accepted(NvU32 cmd)
 {
-	switch (cmd >> 8) {
-	case 0x20800a:			/* internal */
-	case 0x20800b:
-	case 0x20802a:			/* copy engines */
+	switch (cmd) {
+	case GPU_PROMOTE_CTX:
+	case GPU_EVICT_CTX:
+	case TSG_PROMOTE_FAULT_METHOD_BUFFERS:
+	case VASPACE_COPY_SERVER_RESERVED_PDES:
+	case CHANNEL_BIND:		/* the runlist is known from the allocation */
+	case FIFO_RUNLIST_SET_SCHED_POLICY:	/* there is one */
+	case EVENT_SET_NOTIFICATION:	/* the card has no events of its own */
+	case VGPU_MGR_SET_CONFIG:	/* no virtual GPUs */
+	case PERF_GET_UTIL_SAMPLES:	/* no samples: the list stays empty */
+	case DEVICE_KGR_INIT_BUG4208224_WAR:	/* faults of real chips */
+	case DMA_UNSET_PAGE_DIRECTORY:
+	case CHANNEL_STOP:		/* RM frees it next, and the engine with it */
+	/* no caches, and nothing faults or counts accesses */
+	case INTERNAL_MEMSYS_L2_INVALIDATE_EVICT:
+	case INTERNAL_BUS_FLUSH_WITH_SYSMEMBAR:
+	case INTERNAL_UVM_REGISTER_ACCESS_CNTR_BUFFER:
+	case INTERNAL_UVM_UNREGISTER_ACCESS_CNTR_BUFFER:
+	case INTERNAL_GMMU_REGISTER_FAULT_BUFFER:
+	case INTERNAL_GMMU_UNREGISTER_FAULT_BUFFER:
+	case INTERNAL_GMMU_REGISTER_CLIENT_SHADOW_FAULT_BUFFER:
+	case INTERNAL_GMMU_UNREGISTER_CLIENT_SHADOW_FAULT_BUFFER:
+	/* one clock, no preemption inside a kernel, no debugger */
+	case INTERNAL_PERF_BOOST_SET_2X:
+	case INTERNAL_PERF_CUDA_LIMIT_SET_CONTROL:
+	case GR_SET_CTXSW_PREEMPTION_MODE:
+	case DEBUG_SET_EXCEPTION_MASK:
+	/* no NVLink */
+	case NVLINK_GET_NVLINK_DEVICE_INFO:
+	case NVLINK_PROGRAM_LINK_SPEED:
+	case NVLINK_GET_LINK_AND_CLOCK_INFO:
+	case NVLINK_SYNC_LINK_MASKS_AND_VBIOS_INFO:
+	case NVLINK_PROCESS_INIT_DISABLED_LINKS:
+	/* lists of {index, data} that libcuda reads: the data stay 0 */
+	case BIOS_GET_INFO_V2:
+	case BUS_GET_INFO_V2:
+	case BUS_GET_PCIE_REQ_ATOMICS_CAPS:
+	case BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS:
+	case BUS_GET_C2C_INFO:
+	case GPU_GET_BRAND_CAPS:
+	case GSP_GET_FEATURES:
+	case LIBCUDA_UNNAMED:		/* in no public header; NV_OK in recordings of cards */
 		return 1;
 	}
 	return 0;
+}
+
+/*
+ * Controls that ask for what the card has none of: NV_OK, and zeros in all parameters. RM leaves their memory as it was
+ * allocated.
+ */
+static int is_empty(NvU32 cmd)
+{
+	switch (cmd) {
+	/* no MIG, no partitions, no virtual GPUs */
+	case GPU_GET_VMMU_SEGMENT_SIZE:
+	case INTERNAL_GPU_GET_SMC_MODE:
+	case INTERNAL_MEMSYS_SET_PARTITIONABLE_MEM:
+	case INTERNAL_KMEMSYS_GET_MIG_MEMORY_CONFIG:
+	/* no graphics pipeline: caps, Z culling, raster units, issue rates, and records of context switches */
+	case INTERNAL_STATIC_KGR_GET_CAPS:
+	case INTERNAL_STATIC_KGR_GET_ZCULL_INFO:
+	case INTERNAL_STATIC_KGR_GET_ROP_INFO:
+	case INTERNAL_STATIC_KGR_GET_PPC_MASKS:
+	case INTERNAL_STATIC_KGR_GET_SM_ISSUE_RATE_MODIFIER:
+	case INTERNAL_STATIC_KGR_GET_FECS_RECORD_SIZE:
+	case INTERNAL_STATIC_KGR_GET_FECS_TRACE_DEFINES:
+	case INTERNAL_GR_GET_FECS_TRACE_HW_ENABLE:
+	case INTERNAL_STATIC_KGR_GET_PDB_PROPERTIES:
+	case INTERNAL_KGR_INIT_BUG4208224_WAR:
+	case INTERNAL_FLCN_SET_VIDEO_EVENT_BUFFER_MEMORY:
+	/* no ECC: no unit has it, and none an error */
+	case GPU_QUERY_ECC_STATUS:
+	/* no registers for user space, no board with sensors or an I2C bus, no boost between GPUs */
+	case INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP:
+	case GPU_GET_OEM_BOARD_INFO:
+	case PMGR_GET_MODULE_INFO:
+	case I2C_GET_PORT_INFO:
+	case INTERNAL_PERF_GPU_BOOST_SYNC_GET_INFO:
+	/* a plain PCIe link, no NVLink, no pages shared with the firmware, no secure channels */
+	case INTERNAL_HSHUB_PEER_CONN_CONFIG:
+	case INTERNAL_BIF_GET_STATIC_INFO:
+	case INTERNAL_GET_PCIE_P2P_CAPS:
+	case INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES:
+	case INTERNAL_CCU_MAP:
+	case INTERNAL_INIT_USER_SHARED_DATA:
+	case INTERNAL_FIFO_GET_NUM_SECURE_CHANNELS:
+	case INTERNAL_NVLINK_GET_NUM_ACTIVE_LINK_PER_IOCTRL:
+	case INTERNAL_NVLINK_GET_TOTAL_NUM_LINK_PER_IOCTRL:
+	/* copy engines are as the card's own tables say: nothing is stubbed or moved */
+	case CE_UPDATE_PCE_LCE_MAPPINGS:
+	case CE_UPDATE_CLASS_DB:
+	case CE_GET_HUB_PCE_MASK:
+		return 1;
+	}
+	return 0;
+}
+
+/* Named once: the log shows whether a fault is the card's gap or its caller's. */
+static NV_STATUS refuse(struct gsp_card *card, NvU32 cmd, NvU32 bytes)
+{
+	NvU32 i;
+
+	for (i = 0; i < card->unknown_count; i++)
+		if (card->unknown[i] == cmd)
+			return NV_ERR_NOT_SUPPORTED;
+	if (i < GSP_ARRAY_SIZE(card->unknown)) {
+		card->unknown[card->unknown_count++] = cmd;
+		gsp_host_log("card %u: control %#x of %u bytes is unknown: NV_ERR_NOT_SUPPORTED\n", card->index, cmd,
+			     bytes);
+	}
+	return NV_ERR_NOT_SUPPORTED;
 }
 
 NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, NvU32 cmd,
@@ -264,8 +410,10 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		disable(card, params);
 		break;
 	default:
-		if (is_question(cmd))
+		if (is_empty(cmd))
 			memset(params, 0, bytes);
+		else if (!is_accepted(cmd))
+			return refuse(card, cmd, bytes);
 	}
 	return NV_OK;
 }

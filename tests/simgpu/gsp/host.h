@@ -35,6 +35,7 @@ struct gsp_card {
 	void *gpu;			/* struct OBJGPU, from the start of the GSP on */
 	void *message;			/* a request that came in pieces, and its answer */
 	gsp_u32 message_bytes, message_at;
+	gsp_u32 unknown[64], unknown_count;	/* controls that were refused, each once */
 	void *engine;
 	const struct gsp_calls *calls;	/* into RM: engine.h */
 	/* By the number that page tables name it with. RM writes, the engine reads in any context. */
