@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+
 import layouts
+import nvheader
 import pytest
 import values
 from calltable import table
@@ -183,3 +187,23 @@ def test_layouts_are_the_tables(way):
             assert fields["status"].at == mine[-1].status_at, mine[-1]
         if mine[-1].fd_kind in ("CTL", "GPU", "RM", "UVM"):
             assert [f.at for f in fields.values() if f.kind == "fd"] == [mine[-1].fd_at], mine[-1]
+
+
+def places(ctype: type[ctypes.Structure], at: int = 0) -> Iterator[tuple[int, int]]:
+    """Offset and bytes of each field, of structs within too."""
+    for name, kind, *_ in ctype._fields_:
+        here = at + getattr(ctype, name).offset
+        yield here, ctypes.sizeof(kind)
+        if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+            yield from places(kind, here)
+
+
+@pytest.mark.parametrize("way, number, size", [
+    *((layouts.IOCTL, *key) for key in layouts.ESCAPES if key != (214, 8)),  # one number, in no header of ours
+    *((layouts.UVM, *key) for key in layouts.UVM_CALLS),
+])  # fmt: skip
+def test_fields_are_where_a_struct_of_the_headers_has_some(way: str, number: int, size: int):
+    """make test-abi compares those with NVIDIA's sources."""
+    fields = {(field.at, field.size) for field in layouts.fields(way, number, size)}
+    structs = [one.ctype for one in nvheader.structs(*nvheader.ALL).values() if ctypes.sizeof(one.ctype) == size]
+    assert any(fields <= set(places(ctype)) for ctype in structs)
