@@ -74,7 +74,7 @@ def test_the_programs_run_on_what_they_brought(on: Installed) -> None:
     inside = (
         'import sys; sys.path.insert(0, "/usr/lib/cgpu"); import cgpud.__main__, cgpu_common.netlink, cgpud.inventory; '
     )
-    names = '("click", "msgspec", "pynvml", "structlog", "prometheus_client")'
+    names = '("click", "msgspec", "pyroute2", "pynvml", "structlog", "prometheus_client")'
     told = on.box.must(
         f"""python3 -I -c '{inside}print(*(sys.modules[n].__file__ for n in {names} if n in sys.modules))'"""
     )

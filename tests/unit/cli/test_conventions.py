@@ -463,7 +463,7 @@ def test_a_weight_says_what_it_will_do(tree: Tree, policy: int, weight: int, sai
 
 HEAVY = {
     *("asyncio", "ssl", "subprocess", "importlib.metadata", "tomllib", "json", "csv", "shutil", "logging", "socket"),
-    *("aiohttp", "cffi", "msgspec", "prometheus_client", "pynvml", "rich", "structlog"),
+    *("aiohttp", "cffi", "msgspec", "prometheus_client", "pynvml", "pyroute2", "rich", "structlog"),
     *("click.shell_completion", "cgpud", "cgpu_cli.simulate", "cgpu_common.config", "cgpu_common.netlink"),
 }
 NO_TEXT = {"cgpu_cli.query", "cgpu_cli.view", "cgpu_cli.status", "cgpu_cli.show", "cgpu_cli.admin"}

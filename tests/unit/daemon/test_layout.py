@@ -42,7 +42,7 @@ LAYERS = {
         cgpu_common.accepting
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
         cgpu_common.frames cgpu_common.gpus cgpu_common.mps_nvml cgpu_common.files cgpu_common.pages
-        cgpu_common.link cgpu_common.genl cgpu_common.netlink cgpu_common.server cgpu_common.output
+        cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions cgpu_common.dumpable cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.host_paths cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
         cgpud.http cgpud.tls cgpud.apply cgpud.mps_control cgpud.mps_limits
@@ -68,7 +68,7 @@ PURE = ("values", "decisions")
 IMPURE = {
     *("asyncio", "ctypes", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "shutil"),
     *("signal", "socket", "subprocess", "tempfile", "threading", "time"),
-    *("cffi", "click", "msgspec", "pynvml", "structlog"),
+    *("cffi", "click", "msgspec", "pynvml", "pyroute2", "structlog"),
 }
 #: A library that is reached through one module only, or two.
 SINGLE_USER = {
@@ -76,6 +76,7 @@ SINGLE_USER = {
     "ctypes": "cgpu_common.dumpable cgpu_common.inotify cgpu_common.mps_nvml",
     "prometheus_client": "cgpud.metrics",
     "pynvml": "cgpu_common.gpus",
+    "pyroute2": "cgpu_common.netlink",
     "rich": "cgpu_cli.top",
     "structlog": "cgpu_common.log",
 }

@@ -130,20 +130,15 @@ async def test_connections_that_say_nothing(node: Node) -> None:
 # ---- the kernel's answers ----
 
 
-opened: list[Silent] = []
-
-
 class Silent:
     """A socket of a module that hangs."""
 
+    prid = 33
+
     def __init__(self) -> None:
         self.closed = False
-        opened.append(self)
 
-    async def family(self, _name: str) -> tuple[int, int]:
-        return 33, 1
-
-    async def request(self, *_: Any) -> Any:
+    async def nlm_request(self, *_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
     def close(self) -> None:
@@ -154,7 +149,14 @@ async def test_a_module_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) ->
     """Every request ends, also one that waits for an earlier one. A late answer finds a closed socket."""
     assert netlink.TIMEOUT_S <= 60
     monkeypatch.setattr(netlink, "TIMEOUT_S", 0.3)
-    monkeypatch.setattr(netlink, "Requests", Silent)
+    opened: list[Silent] = []
+
+    async def open_silent() -> Silent:
+        opened.append(Silent())
+        return opened[-1]
+
+    monkeypatch.setattr(netlink, "_open", open_silent)
+
     link = netlink.NetlinkLink()
     asked = (
         link.list(),

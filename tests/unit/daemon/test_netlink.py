@@ -4,27 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
+from collections.abc import AsyncIterator
 from dataclasses import fields
 
 import pytest
 
+pytest.importorskip("pyroute2")
+
+from pyroute2.netlink.exceptions import NetlinkError
+
 from cgpu_common import netlink
 from cgpu_common.errors import KernelRefused
-from cgpu_common.genl import Failed
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
-from cgpu_common.netlink import (
-    Values,
-    attributes,
-    container_of,
-    event_of,
-    gpu_attributes,
-    gpu_of,
-    refused,
-    set_attributes,
-    values_of,
-)
+from cgpu_common.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
 
 NESTED = 0x8000
 
@@ -50,16 +45,22 @@ def nest(number: int, *attrs: bytes) -> bytes:
     return attr(number | NESTED, b"".join(attrs))
 
 
-def genl(cmd: int, *attrs: bytes) -> Values:
-    """The values of a message as the kernel would send it."""
+def genl(cmd: int, *attrs: bytes) -> CgpuMsg:
+    """A message as the kernel would send it."""
     body = struct.pack("=BBH", cmd, 1, 0) + b"".join(attrs)
-    return values_of(struct.pack("=IHHII", 16 + len(body), 30, 0, 1, 0) + body)
+    msg = CgpuMsg(struct.pack("=IHHII", 16 + len(body), 30, 0, 1, 0) + body)
+    msg.decode()
+    return msg
 
 
 def test_create_as_the_header_has_it() -> None:
-    wanted = [SlotWant(0, 0, 6043 << 20, 2, True), SlotWant(1, 1, 1 << 20, 0)]
-    assert attributes("abc", 0xC69D000000000001, wanted) == (
-        attr(A.ID, b"abc\0")
+    msg = message(
+        Cmd.CREATE, "abc", 0xC69D000000000001, [SlotWant(0, 0, 6043 << 20, 2, True), SlotWant(1, 1, 1 << 20, 0)]
+    )
+    msg.encode()
+    assert bytes(msg.data[16:]) == (
+        struct.pack("=BBH", 1, 1, 0)
+        + attr(A.ID, b"abc\0")
         + attr(A.COOKIE, u64(0xC69D000000000001))
         + nest(
             A.SLOTS,
@@ -76,13 +77,9 @@ def test_create_as_the_header_has_it() -> None:
 
 
 def test_destroy_without_a_cookie() -> None:
-    assert attributes("abc") == attr(A.ID, b"abc\0")
-
-
-def test_set_as_the_header_has_it() -> None:
-    slots = nest(A.SLOT, attr(S.GPU, u32(1)), attr(S.WEIGHT, u32(3)), attr(S.LIMIT, u64(1 << 40)))
-    wanted = attr(A.ID, b"abc\0") + attr(A.COOKIE, u64(7)) + nest(A.SLOTS, slots)
-    assert set_attributes("abc", 7, {1: {S.WEIGHT: 3, S.LIMIT: 1 << 40}}) == wanted
+    msg = message(Cmd.DESTROY, "abc")
+    msg.encode()
+    assert bytes(msg.data[16:]) == struct.pack("=BBH", 2, 1, 0) + attr(A.ID, b"abc\0")
 
 
 CONTAINER_ATTRS = (
@@ -130,7 +127,9 @@ def test_a_gpu_of_a_module_that_is_not_attached() -> None:
 
 
 def test_set_gpu_as_the_header_has_it() -> None:
-    assert gpu_attributes(3, {G.POLICY: 2, G.DEFAULT_MEMSIZE: 1 << 33, G.SLICE_US: 0}) == nest(
+    msg = gpu_message(3, {G.POLICY: 2, G.DEFAULT_MEMSIZE: 1 << 33, G.SLICE_US: 0})
+    msg.encode()
+    assert bytes(msg.data[16:]) == struct.pack("=BBH", 7, 1, 0) + nest(
         A.GPU,
         attr(G.INDEX, u32(3)),
         attr(G.POLICY, u32(2)),
@@ -142,12 +141,12 @@ def test_set_gpu_as_the_header_has_it() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Failed(17, "the id is taken"), "cgpu_km: the id is taken"),
-        (Failed(17, "File exists"), "cgpu_km: File exists"),
-        (Failed(17), "cgpu_km: File exists"),
+        (NetlinkError(17, "the id is taken"), "cgpu_km: the id is taken"),
+        (NetlinkError(17, "File exists"), "cgpu_km: File exists"),
+        (NetlinkError(17), "cgpu_km: File exists"),
     ],
 )
-def test_the_kernels_words(error: Failed, text: str) -> None:
+def test_the_kernels_words(error: NetlinkError, text: str) -> None:
     assert str(refused(error)) == text
     assert refused(error).code == 17
 
@@ -218,18 +217,25 @@ class Reloaded:
     def __init__(self) -> None:
         made.append(self)
         self.asked: list[int] = []
+        self.prid = self.families[min(len(made), len(self.families)) - 1]
 
-    async def family(self, _name: str) -> tuple[int, int]:
-        return self.families[min(len(made), len(self.families)) - 1], 1
-
-    async def request(self, family: int, *_: object) -> list[bytes]:
-        self.asked.append(family)
-        if family == 33:
-            raise Failed(2)
-        return []
+    async def nlm_request(self, _msg: object, msg_type: int, msg_flags: int) -> AsyncIterator[object]:
+        self.asked.append(msg_type)
+        if msg_type == 33:
+            raise NetlinkError(errno.ENOENT)
+        return replies()
 
     def close(self) -> None:
         pass
+
+
+async def replies() -> AsyncIterator[object]:
+    for none in ():
+        yield none
+
+
+async def reopened() -> Reloaded:
+    return Reloaded()
 
 
 made: list[Reloaded] = []
@@ -237,7 +243,7 @@ made: list[Reloaded] = []
 
 @pytest.fixture
 def reloaded(monkeypatch: pytest.MonkeyPatch) -> list[Reloaded]:
-    monkeypatch.setattr(netlink, "Requests", Reloaded)
+    monkeypatch.setattr(netlink, "_open", reopened)
     made.clear()
     return made
 
