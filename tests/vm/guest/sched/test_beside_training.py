@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import pytest
 from runstatebox import state
-from sharebox import PREEMPTIVE, SETTLE_S, TSGS, Tenant, look, put, shares
+from sharebox import PREEMPTIVE, SETTLE_S, TSGS, Tenant, look, put, shares, stat
 from slicebox import Box, nvsim_as
 
 pytestmark = pytest.mark.icount
@@ -144,3 +144,32 @@ def test_idle_openers_cost_the_busy_one_nothing(a100: None, tenants: Make) -> No
     print(f"idle {idle:.2f} %, switching {switching:.2f} %")
     assert min(got[:3]) > 1 and sum(got[:3]) < 15, "they do what they ask for"
     assert idle <= IDLE_LOSS_PCT
+
+
+#: One kernel of 1 ms, 50 times a second: gaps that are long enough to freeze and thaw another container for.
+REQUESTS = ("--request-us", "1000", "--requests-per-s", 50, "--depth", 4, "--poll-us", 100)
+
+
+def calls_per_request(make: Make, working: int, idle: int) -> float:
+    """Of a service with high priority, beside so many processes that always work and so many that never do."""
+    put("policy", PREEMPTIVE)
+    put("prio_ratio", 95)
+    service, training = make(highprio=1), make()
+    training.start("--register", "--processes", working)
+    idlers = [training.box.simload("--register", "--hold", "--seconds", 0, "--interval", 1000) for _ in range(idle)]
+    time.sleep(SETTLE_S)
+    before = stat("control_calls")
+    served = serve(service, 2, *REQUESTS)
+    made = stat("control_calls") - before
+    for one in idlers:
+        one.terminate()
+        one.communicate(timeout=60)
+    assert state()[0] == "chram"
+    print(f"{working} work, {idle} do not: {made} calls for {served['latencies']} requests")
+    return made / served["latencies"]
+
+
+def test_only_groups_of_channels_that_work_count(a100: None, tenants: Make) -> None:
+    """Two that work at once are frozen for each request; one is left beside it, however many more do nothing."""
+    assert calls_per_request(tenants, 1, 3) < 1
+    assert calls_per_request(tenants, 2, 0) > 3
