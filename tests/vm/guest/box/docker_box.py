@@ -99,10 +99,11 @@ def dockerd() -> tuple[int, list[str]]:
 
 
 def restart_dockerd() -> None:
-    """Killed, and started again as it was."""
+    """Killed, and started again as it was. It does not start while /proc has the pid of its pid file."""
     pid, argv = dockerd()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: call("pidof", "dockerd").returncode, "dockerd is gone")
+    gone = Path(f"/proc/{pid}")  # pidof does not list a zombie; where it is our child, call() reaps it
+    until(lambda: call("pidof", "dockerd").returncode and not gone.exists(), "dockerd is gone")
     with (Path(os.environ["CGPU_RUN"]) / "dockerd-again.log").open("ab") as log:
         subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     until(lambda: call("docker", "version").returncode == 0, "dockerd answers", 120)
