@@ -15,7 +15,7 @@
 #define ALONE_NS	400000000ull	/* beside high priority that always works, all readings count after so long */
 
 /**
- * cgpu_at_work_is_known() - do readings tell how many TSGs work at once
+ * cgpu_at_work_is_known() - do readings show how many TSGs work at once
  * @t: the scheduler
  * @slot: which
  */
@@ -29,7 +29,7 @@ bool cgpu_at_work_is_known(const struct cgpu_sched *t, u32 slot)
  * @t: the scheduler
  * @slot: which
  *
- * Return: 1 to the number of its TSGs; that number while nothing tells.
+ * Return: 1 to the number of its TSGs; that number while no readings show it.
  */
 u32 cgpu_at_work(const struct cgpu_sched *t, u32 slot)
 {
@@ -42,7 +42,7 @@ u32 cgpu_at_work(const struct cgpu_sched *t, u32 slot)
 /* High priority that has the GPU keeps others' work waiting, and then more TSGs wait than work at once
  * without it.
  */
-static bool tells(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 now_ns)
+static bool counts(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 now_ns)
 {
 	u32 high = t->weighted_mask[1] & t->busy_mask & t->run_mask;
 
@@ -63,9 +63,7 @@ static bool note(struct cgpu_sched_entity *s, u32 tsgs, u64 now_ns)
 		return false;
 	now = (s->at_work_mean + ONE - ONE_MORE - 1) / ONE;
 	now = now ? now : 1;
-	if (now >= was)
-		s->at_work_ns = now_ns;
-	else if (now_ns - s->at_work_ns < STAYS_NS)
+	if (now < was && now_ns - s->at_work_ns < STAYS_NS)
 		return false;
 	s->at_work = (u8)now;
 	s->at_work_ns = now_ns;
@@ -89,7 +87,7 @@ bool cgpu_at_work_note(struct cgpu_sched *t, const u8 tsgs[CGPU_SLOTS], u64 now_
 	for (mask = t->inflight ? 0 : t->busy_mask & t->run_mask; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (tsgs[i] && tells(t, &t->slot[i], now_ns) && note(&t->slot[i], tsgs[i], now_ns))
+		if (tsgs[i] && counts(t, &t->slot[i], now_ns) && note(&t->slot[i], tsgs[i], now_ns))
 			changed = true;
 	}
 	return changed;

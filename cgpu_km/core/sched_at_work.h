@@ -6,10 +6,10 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* By the readings so far; all of its TSGs where none tells. At least 1. */
+/* By the readings so far; all of its TSGs without any. At least 1. */
 u32 cgpu_at_work(const struct cgpu_sched *t, u32 slot);
 
-/* Do readings tell it? */
+/* Do readings show it? */
 bool cgpu_at_work_is_known(const struct cgpu_sched *t, u32 slot);
 
 /* A reading, which the run state has already, found so many with work. True: a number changed that plans go by. */

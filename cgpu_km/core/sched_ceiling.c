@@ -81,16 +81,15 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
  */
 static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 ran, u64 len_ns)
 {
-	u64 share_ns, n = 0;
+	u64 share_ns, equal_ns;
 
 	if (may_have_all(t, slot, ran))
 		return (s64)len_ns;
 	if (!(ran >> slot & 1))
 		return 0;
 	share_ns = cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
-	for (; ran; ran &= ran - 1)
-		n++;
-	return (s64)(share_ns < len_ns / n ? len_ns / n : share_ns);
+	equal_ns = len_ns / cgpu_count(ran);
+	return (s64)(share_ns < equal_ns ? equal_ns : share_ns);
 }
 
 static u32 measured(const struct cgpu_sched *t)

@@ -8,7 +8,7 @@
 #include "sched_round.h"
 
 #define AGAIN_NS	4000000ull	/* recent use decays in steps of this */
-#define LONG_KERNELS	4u	/* so many of its kernels: one more delays who wakes by a fifth at most */
+#define LONG_KERNELS	4u	/* so many of its kernels: one more delays a slot that wakes by a fifth at most */
 
 /* A round of all others, those that sleep as well. */
 static u64 round_of_others_ns(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 debtors)

@@ -112,6 +112,19 @@ u32 cgpu_hw_most_tsgs(const struct cgpu_sched *t, u32 mask)
 }
 
 /**
+ * cgpu_count() - how many
+ * @mask: of slots
+ */
+u32 cgpu_count(u32 mask)
+{
+	u32 n = 0;
+
+	for (; mask; mask &= mask - 1)
+		n++;
+	return n;
+}
+
+/**
  * cgpu_is_one() - exactly one
  * @mask: of slots
  */

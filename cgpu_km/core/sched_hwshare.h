@@ -26,6 +26,8 @@ u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran, u32 has_work);
 /* TSGs of the slot of @mask that has most of them, at least 1. */
 u32 cgpu_hw_most_tsgs(const struct cgpu_sched *t, u32 mask);
 
+u32 cgpu_count(u32 mask);
+
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);
 

@@ -39,15 +39,6 @@ struct plan_input {
 	u64 left_ns;		/* how long the plan holds */
 };
 
-static u32 count(u32 mask)
-{
-	u32 n = 0;
-
-	for (; mask; mask &= mask - 1)
-		n++;
-	return n ? n : 1;
-}
-
 static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 contend;
@@ -83,7 +74,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	if (v->present && !v->exclusive) {
 		u32 low = (v->corunnable | t->hold_mask) & ~v->high & v->opened;
 
-		v->corun = v->policy->slices ? 1 : count(low);
+		v->corun = v->policy->slices || !low ? 1 : cgpu_count(low);
 		v->ts_scale = cgpu_prio_ts_scale(t, low);
 	}
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;

@@ -72,12 +72,12 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 		t->prio_throttled = 1;
 	else if (t->prio_budget_ns >= RESUME_NS)
 		t->prio_throttled = 0;
-	if (t->prio_throttled)
+	if (t->prio_throttled) {
 		t->prio_stopped_ns = t->last_ns;
-	if (t->prio_throttled)
 		left = RESUME_NS;
-	else
+	} else {
 		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + CGPU_PRIO_SLACK_NS;
+	}
 	if (left < *left_ns)
 		*left_ns = left;
 	return t->prio_throttled;

@@ -16,6 +16,7 @@
 #include "sched_recent.h"
 
 #include "policy.h"
+#include "sched_hwshare.h"
 
 #define RECENT_NS	400000000ull
 #define LONG_NS		8000000000ull
@@ -192,11 +193,9 @@ bool cgpu_recent_yields(const struct cgpu_sched *t, enum cgpu_recent_span span, 
  */
 u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
 {
-	u32 opened = cgpu_recent_opened(t), mask = t->weighted_mask[t->slot[slot].highprio] & opened, n = 0;
+	u32 opened = cgpu_recent_opened(t), n = cgpu_count(t->weighted_mask[t->slot[slot].highprio] & opened);
 	u64 sum = all_slices(t, 1u << slot, opened);
 
-	for (; mask; mask &= mask - 1)
-		n++;
 	return sum ? of * n * slices_of(t, slot) / sum : of;
 }
 

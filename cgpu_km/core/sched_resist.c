@@ -168,11 +168,9 @@ static u64 hw_round_ns(const struct cgpu_sched *t)
  */
 static u64 probe_every_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
 {
-	u64 least_ns = s->slow_freezes ? PROBE_AGAIN_NS : PROBE_NS, every_ns = 0;
-	u32 mask;
+	u64 least_ns = s->slow_freezes ? PROBE_AGAIN_NS : PROBE_NS;
+	u64 every_ns = least_ns / PROBE_SLOTS * cgpu_count(t->run_mask & t->opened_mask);
 
-	for (mask = t->run_mask & t->opened_mask; mask; mask &= mask - 1)
-		every_ns += least_ns / PROBE_SLOTS;
 	return every_ns > least_ns ? every_ns : least_ns;
 }
 
@@ -181,7 +179,7 @@ static u64 probe_every_ns(const struct cgpu_sched *t, const struct cgpu_sched_en
  * @t: the scheduler, accounted up to now
  * @slot: which
  *
- * Side by side none is frozen, and only a freeze shows whose kernels delay their preemption: such a one
+ * Slots side by side are not frozen, and only a freeze shows that kernels delay their preemption: such a slot
  * would keep the GPU beyond its timeslices, unseen. Work that is over within a timeslice is no sign of it. That
  * of any other lost the GPU when its timeslice was over, and waits.
  *
@@ -190,12 +188,13 @@ static u64 probe_every_ns(const struct cgpu_sched *t, const struct cgpu_sched_en
 u64 cgpu_resist_probe_ns(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 at_ns = s->probed_ns + probe_every_ns(t, s), had_ns = s->used_up_ns;
+	u64 at_ns, had_ns = s->used_up_ns;
 
 	if (!s->worked_since_ns || !(t->busy_mask >> slot & 1))
 		return CGPU_NEVER_NS;
 	if (had_ns <= s->worked_since_ns)
 		had_ns = s->worked_since_ns + PROBE_ROUNDS * hw_round_ns(t);
+	at_ns = s->probed_ns + probe_every_ns(t, s);
 	at_ns = at_ns < had_ns ? had_ns : at_ns;
 	return at_ns > t->last_ns ? at_ns - t->last_ns : 0;
 }

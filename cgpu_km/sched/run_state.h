@@ -53,7 +53,7 @@ void ckm_run_word_remove(struct ckm_run_word *word);
  *	trusted; 0 while the source is not used
  * @busy: set to those of @known with work
  * @tsgs: of each slot, how many of its TSGs have work, to 255; set only if @known is not 0.
- *	NULL: not asked for
+ *	NULL: not wanted
  *
  * Reads at most RUN_WORDS_MAX words; a read of a GPU's register takes about a microsecond.
  * Also checks the words against the freezes and thaws in force. Caller holds gpu->lock.
