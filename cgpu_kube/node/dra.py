@@ -16,12 +16,11 @@ import msgspec
 
 from cgpu_common.files import write_file
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node import claims
+from cgpu_kube.node import claims, wire
 from cgpu_kube.node.claims import DRIVER, Claim
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.plugin import PROMISE
 from cgpu_kube.node.rpc import Method, UnixServer
-from cgpu_kube.node.wire import dra_pb2, health_pb2, registration_pb2
 
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
@@ -125,18 +124,18 @@ class Driver:
         self.health_s = HEALTH_S
         self._one_at_a_time = asyncio.Lock()
         endpoint = kubelet / "plugins" / DRIVER / "dra.sock"
-        self._info = registration_pb2.PluginInfo(
+        self._info = wire.registration.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=VERSIONS
         )
         self._driver = UnixServer(
             endpoint,
             {
                 SERVICE: {
-                    "NodePrepareResources": Method(dra_pb2.NodePrepareResourcesRequest, self._prepare_all),
-                    "NodeUnprepareResources": Method(dra_pb2.NodeUnprepareResourcesRequest, self._unprepare_all),
+                    "NodePrepareResources": Method(wire.dra.NodePrepareResourcesRequest, self._prepare_all),
+                    "NodeUnprepareResources": Method(wire.dra.NodeUnprepareResourcesRequest, self._unprepare_all),
                 },
                 HEALTH_SERVICE: {
-                    "NodeWatchResources": Method(health_pb2.NodeWatchResourcesRequest, self._watch, streams=True)
+                    "NodeWatchResources": Method(wire.health.NodeWatchResourcesRequest, self._watch, streams=True)
                 },
             },
         )
@@ -144,8 +143,8 @@ class Driver:
             kubelet / "plugins_registry" / f"{DRIVER}-reg.sock",
             {
                 "pluginregistration.Registration": {
-                    "GetInfo": Method(registration_pb2.InfoRequest, self._get_info),
-                    "NotifyRegistrationStatus": Method(registration_pb2.RegistrationStatus, self._notified),
+                    "GetInfo": Method(wire.registration.InfoRequest, self._get_info),
+                    "NotifyRegistrationStatus": Method(wire.registration.RegistrationStatus, self._notified),
                 }
             },
         )
@@ -188,16 +187,16 @@ class Driver:
             self._log.info("registered with the kubelet", driver=DRIVER)
         else:
             self._log.warning("the kubelet refused the driver", driver=DRIVER, reason=request.error)
-        return registration_pb2.RegistrationStatusResponse()
+        return wire.registration.RegistrationStatusResponse()
 
     async def _prepare_all(self, request: Any) -> Any:
-        answer = dra_pb2.NodePrepareResourcesResponse()
+        answer = wire.dra.NodePrepareResourcesResponse()
         for one in request.claims:
             answer.claims[one.uid].CopyFrom(await self._prepare_one(one))
         return answer
 
     async def _prepare_one(self, one: Any) -> Any:
-        out = dra_pb2.NodePrepareResourceResponse()
+        out = wire.dra.NodePrepareResourceResponse()
         try:
             async with self._one_at_a_time:
                 claim = self._store.get(one.uid)
@@ -209,20 +208,19 @@ class Driver:
             out.error = str(error)
             return out
         for slot in claim.slots:
-            device = out.devices.add(
+            out.devices.add(
                 request_names=[slot.request],
                 pool_name=slot.pool,
                 device_name=slot.device,
                 cdi_device_ids=[claims.cdi_id(claim, slot)],
+                share_id=slot.share,
             )
-            if slot.share:
-                device.share_id = slot.share
         return out
 
     async def _unprepare_all(self, request: Any) -> Any:
-        answer = dra_pb2.NodeUnprepareResourcesResponse()
+        answer = wire.dra.NodeUnprepareResourcesResponse()
         for one in request.claims:
-            out = dra_pb2.NodeUnprepareResourceResponse()
+            out = wire.dra.NodeUnprepareResourceResponse()
             try:
                 async with self._one_at_a_time:
                     claim = self._store.remove(one.uid)
@@ -236,11 +234,11 @@ class Driver:
     async def _watch(self, _request: Any) -> AsyncIterator[Any]:
         while True:
             changed = self._changed
-            yield health_pb2.NodeWatchResourcesResponse(
+            yield wire.health.NodeWatchResourcesResponse(
                 devices=[
-                    health_pb2.DeviceHealth(
-                        device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=claims.device_name(gpu)),
-                        health=health_pb2.HEALTHY if gpu.is_healthy else health_pb2.UNHEALTHY,
+                    wire.health.DeviceHealth(
+                        device=wire.health.DeviceIdentifier(pool_name=self._pool, device_name=claims.device_name(gpu)),
+                        health=wire.HEALTHY if gpu.is_healthy else wire.UNHEALTHY,
                         last_updated_time=int(time.time()),
                     )
                     for gpu in self._gpus

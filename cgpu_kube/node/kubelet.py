@@ -16,7 +16,7 @@ from cgpu_kube.errors import KubeError
 from cgpu_kube.node.host import uuid_of
 from cgpu_kube.node.plugin import KUBELET_SOCKET, AnyPlugin, KubeletId
 from cgpu_kube.node.rpc import call
-from cgpu_kube.node.wire import podresources_pb2 as wire
+from cgpu_kube.node.wire import resources as wire
 
 #: How often the sockets are looked at while something is not as it should be, or the directory of the sockets is not
 #: there. Else inotify reports a restart at once; the bar is 5 s.

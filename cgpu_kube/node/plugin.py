@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from cgpu_common.links import Ranks
 from cgpu_kube.node.host import HEALTHY, NO_LINKS, UNHEALTHY, Device, preferred, preferred_apart
 from cgpu_kube.node.rpc import Method, UnixServer, call
-from cgpu_kube.node.wire import deviceplugin_pb2 as wire
+from cgpu_kube.node.wire import plugin as wire
 
 KUBELET_SOCKET = "kubelet.sock"
 VERSION = "v1beta1"

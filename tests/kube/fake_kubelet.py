@@ -16,9 +16,8 @@ from typing import Any
 
 from grpc import aio
 
+from cgpu_kube.node import wire
 from cgpu_kube.node.rpc import Method, UnixServer, call
-from cgpu_kube.node.wire import deviceplugin_pb2 as plugin_wire
-from cgpu_kube.node.wire import dra_pb2, health_pb2, podresources_pb2, registration_pb2
 
 
 class NotEnough(Exception):
@@ -60,8 +59,8 @@ class FakeKubelet:
     async def start(self) -> None:
         for path in (self.directory / "device-plugins").iterdir():
             path.unlink()
-        register = {"Register": Method(plugin_wire.RegisterRequest, self._register)}
-        listing = {"List": Method(podresources_pb2.ListPodResourcesRequest, self._list)}
+        register = {"Register": Method(wire.plugin.RegisterRequest, self._register)}
+        listing = {"List": Method(wire.resources.ListPodResourcesRequest, self._list)}
         self._servers = [
             UnixServer(self.directory / "device-plugins/kubelet.sock", {"v1beta1.Registration": register}),
             UnixServer(self.directory / "pod-resources/kubelet.sock", {"v1.PodResourcesLister": listing}),
@@ -98,18 +97,18 @@ class FakeKubelet:
         # As Kubernetes 1.20: the streams of earlier registrations stay open, and the last answer of any counts.
         self._tasks.append(asyncio.create_task(self._follow(request.resource_name, resource)))
         self.registered.set()
-        return plugin_wire.Empty()
+        return wire.plugin.Empty()
 
     async def _follow(self, name: str, resource: Resource) -> None:
         options = [("grpc.max_receive_message_length", 4 << 20)]
         async with aio.insecure_channel(f"unix://{resource.endpoint}", options=options) as channel:
             watch = channel.unary_stream(
                 "/v1beta1.DevicePlugin/ListAndWatch",
-                request_serializer=plugin_wire.Empty.SerializeToString,
-                response_deserializer=plugin_wire.ListAndWatchResponse.FromString,
+                request_serializer=wire.plugin.Empty.SerializeToString,
+                response_deserializer=wire.plugin.ListAndWatchResponse.FromString,
             )
             try:
-                async for answer in watch(plugin_wire.Empty()):
+                async for answer in watch(wire.plugin.Empty()):
                     found = {device.ID: device.health == "Healthy" for device in answer.devices}
                     self.resources[name].devices = found
                     self.resources[name].lists += 1
@@ -143,10 +142,10 @@ class FakeKubelet:
             if len(free) + len(ids) < count:
                 raise NotEnough(f"{name}: {len(free)} of {count} left")
             ids += await self._preferred(resource, free, count - len(ids)) if not reuse else free[: count - len(ids)]
-        request = plugin_wire.AllocateRequest(
-            container_requests=[plugin_wire.ContainerAllocateRequest(devices_ids=ids)]
+        request = wire.plugin.AllocateRequest(
+            container_requests=[wire.plugin.ContainerAllocateRequest(devices_ids=ids)]
         )
-        answer = await call(resource.endpoint, "/v1beta1.DevicePlugin/Allocate", request, plugin_wire.AllocateResponse)
+        answer = await call(resource.endpoint, "/v1beta1.DevicePlugin/Allocate", request, wire.plugin.AllocateResponse)
         for one in ids:
             resource.used[one] = (namespace, pod, container)
         (response,) = answer.container_responses
@@ -154,12 +153,12 @@ class FakeKubelet:
 
     @staticmethod
     async def _preferred(resource: Resource, free: list[str], count: int) -> list[str]:
-        one = plugin_wire.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
+        one = wire.plugin.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
         answer = await call(
             resource.endpoint,
             "/v1beta1.DevicePlugin/GetPreferredAllocation",
-            plugin_wire.PreferredAllocationRequest(container_requests=[one]),
-            plugin_wire.PreferredAllocationResponse,
+            wire.plugin.PreferredAllocationRequest(container_requests=[one]),
+            wire.plugin.PreferredAllocationResponse,
         )
         chosen = list(answer.container_responses[0].deviceIDs)
         assert len(chosen) == count and set(chosen) <= set(free)
@@ -170,7 +169,7 @@ class FakeKubelet:
             resource.used = {one: owner for one, owner in resource.used.items() if owner[1] != pod}
 
     async def _list(self, _request: Any) -> Any:
-        answer = podresources_pb2.ListPodResourcesResponse()
+        answer = wire.resources.ListPodResourcesResponse()
         for name, resource in self.resources.items():
             for owner in sorted(set(resource.used.values())):
                 namespace, pod, container = owner
@@ -186,15 +185,15 @@ class FakeKubelet:
         """What the plugin watcher does with each socket in its directory."""
         for path in sorted((self.directory / "plugins_registry").iterdir()):
             info = await call(
-                path, "/pluginregistration.Registration/GetInfo", registration_pb2.InfoRequest(),
-                registration_pb2.PluginInfo,
+                path, "/pluginregistration.Registration/GetInfo", wire.registration.InfoRequest(),
+                wire.registration.PluginInfo,
             )  # fmt: skip
             assert info.type == "DRAPlugin" and "v1.DRAPlugin" in info.supported_versions
             assert Path(info.endpoint).is_socket()
             self.drivers[info.name] = info.endpoint
-            status = registration_pb2.RegistrationStatus(plugin_registered=True)
+            status = wire.registration.RegistrationStatus(plugin_registered=True)
             await call(path, "/pluginregistration.Registration/NotifyRegistrationStatus", status,
-                       registration_pb2.RegistrationStatusResponse)  # fmt: skip
+                       wire.registration.RegistrationStatusResponse)  # fmt: skip
             self._tasks.append(asyncio.create_task(self._watch_health(info.endpoint)))
 
     async def _watch_health(self, endpoint: str) -> None:
@@ -206,28 +205,28 @@ class FakeKubelet:
         async with aio.insecure_channel(f"unix://{endpoint}") as channel:
             watch = channel.unary_stream(
                 "/v1alpha1.DRAResourceHealth/NodeWatchResources",
-                request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
-                response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+                request_serializer=wire.health.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=wire.health.NodeWatchResourcesResponse.FromString,
             )
             try:
-                async for answer in watch(health_pb2.NodeWatchResourcesRequest()):
+                async for answer in watch(wire.health.NodeWatchResourcesRequest()):
                     yield answer
             except aio.AioRpcError:
                 return
 
     async def prepare(self, driver: str, *claims: tuple[str, str, str]) -> dict[str, Any]:
         """(namespace, name, uid) -> answer by uid."""
-        request = dra_pb2.NodePrepareResourcesRequest(
-            claims=[dra_pb2.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
+        request = wire.dra.NodePrepareResourcesRequest(
+            claims=[wire.dra.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
         )
         method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-        answer = await call(Path(self.drivers[driver]), method, request, dra_pb2.NodePrepareResourcesResponse)
+        answer = await call(Path(self.drivers[driver]), method, request, wire.dra.NodePrepareResourcesResponse)
         return dict(answer.claims)
 
     async def unprepare(self, driver: str, *claims: tuple[str, str, str]) -> dict[str, Any]:
-        request = dra_pb2.NodeUnprepareResourcesRequest(
-            claims=[dra_pb2.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
+        request = wire.dra.NodeUnprepareResourcesRequest(
+            claims=[wire.dra.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
         )
         method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"
-        answer = await call(Path(self.drivers[driver]), method, request, dra_pb2.NodeUnprepareResourcesResponse)
+        answer = await call(Path(self.drivers[driver]), method, request, wire.dra.NodeUnprepareResourcesResponse)
         return dict(answer.claims)
