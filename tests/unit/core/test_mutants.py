@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""Cores with one fault each, kept as patches in mutants/: the tests that a patch names must notice it.
+"""Cores with one fault each, of mutants.toml: the tests that a fault names must notice it.
 
 Those of the policies' own files run always, the others with CGPU_MUTANTS=all (about a minute).
 """
 
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,20 +14,24 @@ import _build
 import pytest
 
 from cgpu_common.policies import Policy
+from cgpu_common.toml import tomllib
 
 HERE = Path(__file__).parent
-ALL = sorted((HERE / "mutants").glob("*.patch"))
+ALL = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+OF_POLICIES = [one for one in ALL if one["file"].startswith("policy_")]
 FAILED = 1  # pytest's exit status when tests ran and some failed
 # A core that reads past its tables may end the test's process: that is noticed too.
 NOTICED = {FAILED, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
-PATCHES = ALL
-if os.environ.get("CGPU_MUTANTS") != "all":
-    PATCHES = [path for path in ALL if "+++ b/core/policy_" in path.read_text()]
+
+
+def name_of(mutant):
+    return mutant["name"]
 
 
 def compiled(source, folder):
     target = folder / f"{source.stem}.o"
-    subprocess.run([_build.CC, "-c", "-fPIC", "-O1", "-w", *_build.DEFINES, "-o", target, source], check=True)
+    flags = ["-c", "-fPIC", "-O1", "-w", "-iquote", _build.CORE, *_build.DEFINES]
+    subprocess.run([_build.CC, *flags, "-o", target, source], check=True)
     return target
 
 
@@ -40,19 +42,18 @@ def objects(tmp_path_factory):
     return {path.name: compiled(path, folder) for path in [*_build.sources(), *_build.SIMULATED]}
 
 
-def patched(folder, patch):
-    """The core's sources with @patch."""
-    shutil.copytree(_build.CORE, folder / "core")
-    shutil.copy(_build.ROOT / "cgpu_km/uapi.h", folder)
-    subprocess.run(["patch", "-s", "-p1", "-F0", "-i", patch], cwd=folder, check=True)
+def replaced(file, before, after):
+    text = (_build.CORE / file).read_text()
+    assert text.count(before) == 1
+    return text.replace(before, after)
 
 
-def library(objects, folder, patch=None):
-    """The core with @patch as a shared library."""
-    if patch:
-        patched(folder, patch)
-        name = re.search(r"^\+\+\+ b/core/(.+)$", patch.read_text(), re.M)[1]
-        objects = objects | {name: compiled(folder / "core" / name, folder)}
+def library(objects, folder, **text_of):
+    """The core as a shared library, with other @text_of its files."""
+    for stem, text in text_of.items():
+        source = folder / f"{stem}.c"
+        source.write_text(text)
+        objects = objects | {source.name: compiled(source, folder)}
     target = folder / "core.so"
     subprocess.run([_build.CC, "-shared", "-o", target, *objects.values()], check=True)
     return target
@@ -64,16 +65,20 @@ def run_tests(so, tests):
     return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
-def test_mutant_is_noticed(patch, objects, tmp_path):
-    tests = re.search(r"^Noticed-by: (.+)$", patch.read_text(), re.M)[1].split()
-    done = run_tests(library(objects, tmp_path, patch), tests)
-    assert done.returncode in NOTICED, f"{patch.read_text()}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+@pytest.mark.parametrize("mutant", ALL if os.environ.get("CGPU_MUTANTS") == "all" else OF_POLICIES, ids=name_of)
+def test_mutant_is_noticed(mutant, objects, tmp_path):
+    text = replaced(mutant["file"], mutant["before"], mutant["after"])
+    core = library(objects, tmp_path, **{Path(mutant["file"]).stem: text})
+    done = run_tests(core, mutant["noticed_by"].split())
+    assert done.returncode in NOTICED, f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("patch", ALL, ids=lambda path: path.stem)
-def test_mutant_is_still_one_of_this_core(patch):
-    subprocess.run(["patch", "-s", "-p1", "-F0", "--dry-run", "-i", patch], cwd=_build.CORE.parent, check=True)
+@pytest.mark.parametrize("mutant", ALL, ids=name_of)
+def test_mutant_is_still_one_of_this_core(mutant):
+    assert replaced(mutant["file"], mutant["before"], mutant["after"]) != (_build.CORE / mutant["file"]).read_text()
+    for noticed_by in mutant["noticed_by"].split():
+        path, _, test = noticed_by.partition("::")
+        assert f"def {test}" in (HERE / path).read_text()
 
 
 def test_the_core_as_it_is_passes_this_way(objects, tmp_path):
@@ -82,21 +87,16 @@ def test_the_core_as_it_is_passes_this_way(objects, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-TOUCHED = {name for path in ALL for name in re.findall(r"^\+\+\+ b/core/policy_(\w+)\.c", path.read_text(), re.M)}
-UNTOUCHED = [policy for policy in Policy if policy.name.lower() not in TOUCHED]
+TOUCHED = {one["file"] for one in OF_POLICIES}
+UNTOUCHED = [policy for policy in Policy if f"policy_{policy.name.lower()}.c" not in TOUCHED]
 
 
 @pytest.mark.parametrize("policy", sorted({Policy.NATIVE, *UNTOUCHED}))
 def test_a_policy_with_another_engine_is_noticed(policy, objects, tmp_path):
-    """By the table of policies.md. Each policy without a patch in mutants/ has at least this mutant."""
+    """By the table of policies.md. Each policy without a mutant in mutants.toml has at least this one."""
     other = "soft" if policy is Policy.NATIVE else "native"
     row = "\tCGPU_POLICIES(CGPU_POLICY_ROW)\n"
-    text = (_build.CORE / "policy.c").read_text()
-    assert text.count(row) == 1
-    shutil.copytree(_build.CORE, tmp_path / "core")
-    shutil.copy(_build.ROOT / "cgpu_km/uapi.h", tmp_path)
-    source = tmp_path / "core/policy.c"
-    source.write_text(text.replace(row, f"{row}\t[{policy:d}] = &cgpu_policy_{other},\n"))
-    mutant = library(objects | {source.name: compiled(source, tmp_path)}, tmp_path)
+    text = replaced("policy.c", row, f"{row}\t[{policy:d}] = &cgpu_policy_{other},\n")
+    mutant = library(objects, tmp_path, policy=text)
     done = run_tests(mutant, ["test_policy_table.py", "-k", f"test_the_table and {policy:d}-"])
     assert done.returncode == FAILED, f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
