@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ SHOWN = {
     "docs/user/tutorial.md": ("docker run", "cgpu-smi", "cgpu policy set weighted --gpu 0"),
     "docs/user/tutorial-kubernetes.md": ("kubectl apply", "kubectl get pod", "kubectl inspect", "cgpu ps"),
 }
+#: Of rich's picture: what cuts each line at the terminal's width, which none exceeds.
+CLIP = re.compile(r'<clipPath id="cgpu-line-\d+">.*?</clipPath>| clip-path="url\(#cgpu-line-\d+\)"', re.S)
+LINE_END = re.compile(r"<text[^>]*>\n</text>")  # it draws each line end as a text of its own
 
 
 def lines(page: str, played: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -41,5 +45,6 @@ def svg(page: str, played: Sequence[Mapping[str, Any]]) -> str:
         console.print(Text(line, style="bold" if line.startswith(("# ", "> ")) else ""), soft_wrap=False)
     text = console.export_svg(title=f"{page}, on a simulated GPU", unique_id="cgpu")
     begin, end = text.index("@font-face"), text.rindex("@font-face")
-    text = text[:begin] + text[text.index("}", end) + 1 :]
+    text = LINE_END.sub("\n", CLIP.sub("", text[:begin] + text[text.index("}", end) + 1 :]))
+    text = re.sub(r"\n\s*\n", "\n", text)
     return text.replace("<svg ", '<svg xml:space="preserve" ', 1)  # some programs drop the spaces before a line

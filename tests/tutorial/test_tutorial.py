@@ -52,9 +52,8 @@ def test_each_page_has_commands(page_name: str) -> None:
 def shown(path: Path) -> list[str]:
     """The lines of a picture, top to bottom."""
     rows: dict[float, str] = {}
-    for one in ET.parse(path).getroot().iter(TEXT):
-        if one.get("clip-path"):
-            rows[float(one.get("y", 0))] = rows.get(float(one.get("y", 0)), "") + unescape(one.text or "")
+    for one in ET.parse(path).getroot().iterfind(f".//*[@class='cgpu-matrix']/{TEXT}"):
+        rows[float(one.get("y", 0))] = rows.get(float(one.get("y", 0)), "") + unescape(one.text or "")
     return [rows[y].replace("\xa0", " ").rstrip() for y in sorted(rows)]
 
 
