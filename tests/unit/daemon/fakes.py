@@ -9,9 +9,9 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,19 @@ class Node:
         (directory / "config.json").write_text(json.dumps(spec))
         return directory
 
+    def spec(self, container_id: str) -> dict[str, Any]:
+        """What its config.json has now."""
+        found: dict[str, Any] = json.loads((self.directory / "bundles" / container_id / "config.json").read_text())
+        return found
+
+    @contextmanager
+    def edited(self, container_id: str, env: Sequence[str] = VARIABLES) -> Iterator[dict[str, Any]]:
+        """A new bundle, whose config.json is what the block makes of the spec."""
+        directory = self.bundle(container_id, env)
+        spec = self.spec(container_id)
+        yield spec
+        (directory / "config.json").write_text(json.dumps(spec))
+
     def process(self, group: str | None = None) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(["sleep", "1000"])
         self._processes.append(process)
@@ -180,12 +193,17 @@ class Node:
         return await loop.run_in_executor(self._callers, self._ask, request, fds)
 
     async def prepare(self, container_id: str, env: Sequence[str] = VARIABLES) -> dict[str, Any]:
-        return await self.ask(op="prepare", id=container_id, bundle=str(self.bundle(container_id, env)))
+        self.bundle(container_id, env)
+        return await self.again(container_id)
+
+    async def again(self, container_id: str, **more: Any) -> dict[str, Any]:
+        """prepare() of the bundle as it is."""
+        directory = self.directory / "bundles" / container_id
+        return await self.ask(op="prepare", id=container_id, bundle=str(directory), **more)
 
     def cookie(self, container_id: str) -> str:
         """Read from config.json, as the hook gets it."""
-        spec = json.loads((self.directory / "bundles" / container_id / "config.json").read_text())
-        return str(spec["hooks"]["poststop"][-1]["args"][-1].removeprefix("--cookie="))
+        return str(self.spec(container_id)["hooks"]["poststop"][-1]["args"][-1].removeprefix("--cookie="))
 
     async def bind(self, container_id: str, pid: int) -> dict[str, Any]:
         pidfd = os.pidfd_open(pid)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,11 +99,9 @@ def annotations(subject: dict[str, str], crio: bool) -> dict[str, str]:
 
 def annotate(node: Node, container_id: str, env: tuple[str, ...], crio: bool = False, **changes: str) -> str:
     """A bundle of the pod, as containerd or CRI-O annotates it."""
-    directory = node.bundle(container_id, env)
-    spec = json.loads((directory / "config.json").read_text())
-    spec["annotations"] = annotations({**POD, **changes}, crio)
-    (directory / "config.json").write_text(json.dumps(spec))
-    return str(directory)
+    with node.edited(container_id, env) as spec:
+        spec["annotations"] = annotations({**POD, **changes}, crio)
+    return str(node.directory / "bundles" / container_id)
 
 
 TENANT = [
@@ -135,14 +131,12 @@ async def test_a_grant_is_out_of_the_tenants_reach(node: Node, env: tuple[str, .
 @pytest.mark.parametrize("crio", [False, True])
 async def test_the_authors_annotations_bring_no_other_pods_grant(node: Node, crio: bool) -> None:
     """CRI-O copies a Pod's annotations into config.json, containerd by pod_annotations; the engine adds its own."""
-    directory = node.bundle(ID, VARIABLES)
-    spec = json.loads((directory / "config.json").read_text())
     own = {**POD, "namespace": "team-b", "pod": "thief-0", "uid": "u-9"}
-    spec["annotations"] = {**annotations(POD, not crio), **annotations(own, crio)}
-    (directory / "config.json").write_text(json.dumps(spec))
+    with node.edited(ID) as spec:
+        spec["annotations"] = {**annotations(POD, not crio), **annotations(own, crio)}
     async with node.running():
         assert await node.ask(op="grant", grant={"subject": POD, "variables": SIX}) == {"ok": True}
-        reply = await node.ask(op="prepare", id=ID, bundle=str(directory))
+        reply = await node.again(ID)
         assert "name two containers" in reply["error"] and "team-b/thief-0/main" in reply["error"]
         assert not node.link.calls
 
@@ -259,12 +253,11 @@ async def test_the_ceiling_of_a_grant_is_out_of_the_tenants_reach(
         assert await node.ask(op="grant", grant={"subject": POD, **given}) == {"ok": True}
     async with node.running():  # read from its file
         for _ in range(2):
-            bundle = annotate(node, ID, env)
-            assert (await node.ask(op="prepare", id=ID, bundle=bundle))["action"] == "edited"
+            annotate(node, ID, env)
+            assert (await node.again(ID))["action"] == "edited"
             (slot,) = node.link.containers[ID].slots
             assert (slot.gpu, slot.weight, slot.ceiling) == (1, 10, 30)
-            spec = json.loads((Path(bundle) / "config.json").read_text())
-            shown = [one for one in spec["process"]["env"] if one.startswith("ALIYUN_COM_GPU_SCHD_CEILING")]
+            shown = [one for one in node.spec(ID)["process"]["env"] if one.startswith("ALIYUN_COM_GPU_SCHD_CEILING")]
             assert shown == [f"{name}={text}" for name, text in given["variables"].items() if "CEILING" in name]
             await node.ask(op="release", id=ID, cookie=node.cookie(ID))
 
@@ -274,13 +267,13 @@ async def test_a_grant_of_a_ceiling_needs_the_policy_that_has_one(node: Node, gi
     node.link = burst_link(Policy.WEIGHTED)
     async with node.running():
         assert (await node.ask(op="grant", grant={"subject": POD, **given}))["ok"]
-        bundle = annotate(node, ID, ())
-        before = (Path(bundle) / "config.json").read_bytes()
-        error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+        annotate(node, ID, ())
+        before = node.spec(ID)
+        error = (await node.again(ID))["error"]
         assert error.endswith(
             "asks for ceiling 30 of GPU 1, and policy 2 (weighted) ignores ceilings: only burst has them"
         )
-        assert not node.link.containers and (Path(bundle) / "config.json").read_bytes() == before
+        assert not node.link.containers and node.spec(ID) == before
 
 
 @pytest.mark.parametrize("asked", ["30", "100"])

@@ -378,14 +378,11 @@ async def test_a_pod_with_the_hosts_namespaces(node: Node, elsewhere: int) -> No
     """As containerd's CRI writes it: each namespace by a path of the sandbox."""
 
     async def prepare(of: int) -> dict[str, Any]:
-        path = node.bundle(ID) / "config.json"
-        spec = json.loads(path.read_text())
-        spec["linux"]["namespaces"] = [
-            {"type": kind, "path": f"/proc/{of}/ns/{name}"} for kind, name in (("network", "net"), ("pid", "pid"))
-        ]
-        spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
-        path.write_text(json.dumps(spec))
-        return await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        spaces = (("network", "net"), ("pid", "pid"))
+        with node.edited(ID) as spec:
+            spec["linux"]["namespaces"] = [{"type": kind, "path": f"/proc/{of}/ns/{name}"} for kind, name in spaces]
+            spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
+        return await node.again(ID)
 
     async with node.running():
         assert "CAP_NET_ADMIN, the host's network and the host's processes" in (await prepare(os.getpid()))["error"]

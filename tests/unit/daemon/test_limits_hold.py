@@ -35,15 +35,14 @@ async def test_a_config_of_no_size(node: Node) -> None:
     path = node.bundle(ID) / "config.json"
     os.truncate(path, 16 * MIB + 1)
     async with node.running():
-        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
-        assert reply == {"ok": False, "error": f"{path} is larger than 16 MiB"}
+        assert await node.again(ID) == {"ok": False, "error": f"{path} is larger than 16 MiB"}
 
 
 async def test_a_config_of_the_most(node: Node) -> None:
     path = node.bundle(ID) / "config.json"
     path.write_bytes(path.read_bytes().ljust(16 * MIB))
     async with node.running():
-        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
+        assert (await node.again(ID))["ok"]
 
 
 # ---- requests ----
@@ -215,7 +214,8 @@ def test_the_state_is_roots(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["uidMappings", "gidMappings"])
 def test_either_map_is_a_user_namespace(node: Node, key: str) -> None:
-    spec = json.loads((node.bundle(ID) / "config.json").read_text())
+    node.bundle(ID)
+    spec = node.spec(ID)
     options = oci.Options(hook_path="/usr/bin/cgpu-runtime", allow_privileged=True, legacy_hook_config=None)
     oci.check_isolation(spec, options)
     spec["linux"][key] = [{"containerID": 0, "hostID": 100000, "size": 65536}]

@@ -51,24 +51,19 @@ def states(node: Node) -> list[Path]:
 async def test_writable_cgroups_stay_within_a_namespace(node: Node, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(node.facts, "cgroup_kind", lambda: kind)
     async with node.running():
-        path = node.bundle(ID) / "config.json"
-        spec = json.loads(path.read_text())
-        spec["mounts"].append({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup"})
-        path.write_text(json.dumps(spec))
-        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+        with node.edited(ID) as spec:
+            spec["mounts"].append({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup"})
+        reply = await node.again(ID)
         assert reply["ok"] if kind == "nsdelegate" else "/sys/fs/cgroup writable" in reply["error"]
 
 
 async def test_a_mount_behind_a_link_is_refused(node: Node) -> None:
     """A relative source begins at the bundle."""
     async with node.running():
-        directory = node.bundle(ID)
-        path = directory / "config.json"
-        spec = json.loads(path.read_text())
-        (directory / "link").symlink_to("/run")
-        spec["mounts"].append({"destination": "/x", "type": "bind", "source": "link/cgpu"})
-        path.write_text(json.dumps(spec))
-        refused = await node.ask(op="prepare", id=ID, bundle=str(directory))
+        with node.edited(ID) as spec:
+            spec["mounts"].append({"destination": "/x", "type": "bind", "source": "link/cgpu"})
+        (node.directory / "bundles" / ID / "link").symlink_to("/run")
+        refused = await node.again(ID)
         assert "the container mounts link/cgpu, which brings /run/cgpu" in refused["error"]
         assert not node.link.calls
 
@@ -84,27 +79,25 @@ async def test_a_file_system_that_does_not_answer(node: Node, monkeypatch: pytes
             answers.wait(60)
         return read(path)
 
-    def bundle() -> str:
-        path = node.bundle(ID) / "config.json"
-        spec = json.loads(path.read_text())
-        spec["mounts"].append({"destination": "/x", "type": "bind", "source": "/mnt/nfs/data"})
-        path.write_text(json.dumps(spec))
-        return str(path.parent)
+    async def start() -> dict[str, Any]:
+        with node.edited(ID) as spec:
+            spec["mounts"].append({"destination": "/x", "type": "bind", "source": "/mnt/nfs/data"})
+        return await node.again(ID)
 
     mountinfo = "9 1 0:99 / /mnt/nfs rw - nfs server:/ rw\n"
     monkeypatch.setattr(node.facts, "mounts", lambda pid: mountinfo)
     monkeypatch.setattr(os, "readlink", readlink)
     monkeypatch.setattr(host_paths, "WAIT_S", 2.0)
     async with node.running():
-        first = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=bundle()))
+        first = asyncio.create_task(start())
         await eventually(lambda: bool(asked), "the daemon looks there")
         assert (await node.prepare("f" * 64))["ok"]
         why = "the container mounts /mnt/nfs/data, and the file system at /mnt/nfs does not answer"
         assert (await first)["error"] == why
-        assert (await node.ask(op="prepare", id=ID, bundle=bundle()))["error"] == why
+        assert (await start())["error"] == why
         assert len(asked) == 1
         answers.set()
-        while not (reply := await node.ask(op="prepare", id=ID, bundle=bundle()))["ok"]:
+        while not (reply := await start())["ok"]:
             assert reply["error"] == why
             await asyncio.sleep(0.05)
 
@@ -116,7 +109,7 @@ async def test_prepare_edits_and_creates(node: Node) -> None:
         assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "closed": closed}
         (container,) = node.link.containers.values()
         assert container.slots[0].limit == 6043 * MIB
-        spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())
+        spec = node.spec(ID)
         assert {m["destination"]: m["source"] for m in spec["mounts"] if "nvidia" in m["destination"]} == {
             f"/dev/{name}": f"/dev/cgpu/{container.dir}/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia0")
         }
@@ -127,22 +120,20 @@ async def test_prepare_edits_and_creates(node: Node) -> None:
 
 @pytest.mark.parametrize("env", [(), ("CGPU_DISABLE=1", *VARIABLES), ("ALIYUN_COM_GPU_MEM_CONTAINER=0",)], ids=str)
 async def test_pass_is_byte_identical(node: Node, env: tuple[str, ...]) -> None:
-    before = (node.bundle(ID, env) / "config.json").read_bytes()
+    path = node.bundle(ID, env) / "config.json"
+    before = path.read_bytes()
     async with node.running():
-        assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
-    assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
+        assert await node.again(ID) == {"ok": True, "action": "pass"}
+    assert path.read_bytes() == before
     assert not node.link.calls
 
 
 async def test_refusals_change_nothing(node: Node) -> None:
+    path = node.bundle(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=16")) / "config.json"
+    before = path.read_bytes()
     async with node.running():
-        before = (
-            node.bundle(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=16")) / "config.json"
-        ).read_bytes()
-        reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
-        assert reply["ok"] is False
-        assert "16 of the 15 GiB" in reply["error"]
-        assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
+        assert "16 of the 15 GiB" in (await node.again(ID))["error"]
+        assert path.read_bytes() == before
         assert not node.link.calls
         assert not states(node)
 
@@ -152,20 +143,15 @@ async def test_tmp_is_bound_where_the_host_has_pipes_of_mps(
 ) -> None:
     pipes = tmp_path / "tmp/nvidia-mps"
     monkeypatch.setattr("cgpud.oci.MPS_DIRECTORIES", (str(pipes),))
-
-    path = node.bundle(ID) / "config.json"
-    spec = json.loads(path.read_text())
-    spec["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
-    path.write_text(json.dumps(spec))
-    before = path.read_bytes()
+    with node.edited(ID) as before:
+        before["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
     async with node.running():
         pipes.mkdir(parents=True)
-        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
-        assert f", which brings {pipes}, the pipes of an MPS daemon" in reply["error"]
-        assert path.read_bytes() == before
+        assert f", which brings {pipes}, the pipes of an MPS daemon" in (await node.again(ID))["error"]
+        assert node.spec(ID) == before
         assert not node.link.calls
         pipes.rmdir()
-        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
+        assert (await node.again(ID))["ok"]
 
 
 @pytest.mark.parametrize("variable", ["ALIYUN_COM_GPU_MEM_CONTAINER=\ud800", "CGPU_DISABLE=\udfff"], ids=ascii)
@@ -304,8 +290,7 @@ async def test_a_restart_waits_for_the_last_run(node: Node) -> None:
 async def test_prepare_twice_keeps_the_second(node: Node) -> None:
     async with node.running():
         await node.prepare(ID)
-        reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
-        assert reply["ok"]
+        assert (await node.again(ID))["ok"]
         assert len(node.link.containers) == 1
         assert len(states(node)) == 1
         process = node.process()

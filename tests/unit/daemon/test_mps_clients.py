@@ -51,17 +51,14 @@ class World:
 
     def change(self, container: str, change: Any) -> None:
         """The next prepare() of this container reads what @change made of its config.json."""
-        path = self.node.bundle(container, VARIABLES) / "config.json"
-        spec = json.loads(path.read_text())
-        change(spec)
-        path.write_text(json.dumps(spec))
+        with self.node.edited(container) as spec:
+            change(spec)
 
     async def prepare(self, container: str, change: Any = None) -> dict[str, Any]:
         if not self.control.blind:
             await eventually(lambda: self.node.daemon.mps.clients_mib or not self.control.serving(), "a sample")
         self.change(container, change or (lambda spec: None))
-        directory = self.node.directory / "bundles" / container
-        return await self.node.ask(op="prepare", id=container, bundle=str(directory))
+        return await self.node.again(container)
 
     async def refused(self, container: str = ONE, change: Any = None) -> str:
         before = (self.node.directory / "bundles" / container / "config.json").exists()
@@ -79,10 +76,6 @@ class World:
         reply = await self.node.bind(container, process.pid)
         assert reply["ok"], reply
         return process.pid
-
-    def spec(self, container: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.node.directory / "bundles" / container / "config.json").read_text())
-        return found
 
     async def row(self, container: str) -> dict[str, Any]:
         rows = (await self.node.ask(op="mps"))["containers"]
@@ -110,7 +103,7 @@ async def test_nvidias_hook_brings_a_client_no_other_gpu(world: World) -> None:
         assert "NVIDIA's legacy prestart hook would mount the whole GPU" in await world.refused(ONE, legacy)
         daemon.config = replace(daemon.config, legacy_hook_config="/etc/cgpu/hook.toml")
         reply = await world.prepare(ONE, legacy)
-        spec = world.spec(ONE)
+        spec = world.node.spec(ONE)
         assert "-config=/etc/cgpu/hook.toml" in spec["hooks"]["prestart"][0]["args"]
         visible = [one for one in spec["process"]["env"] if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
         assert visible == ["NVIDIA_VISIBLE_DEVICES=none"]
@@ -125,7 +118,7 @@ async def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World) -> N
     async with world.node.running() as daemon:
         assert (await world.grant(ONE, threads=30))["ok"]
         assert (await world.prepare(ONE))["ok"]
-        spec = world.spec(ONE)
+        spec = world.node.spec(ONE)
         env = dict(entry.split("=", 1) for entry in spec["process"]["env"])
         assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3968M"
         assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
@@ -156,12 +149,12 @@ async def test_a_daemon_that_restarted_before_its_answer_takes_its_own_edit(worl
     async with world.node.running():
         assert (await world.grant(ONE))["ok"]
         assert (await world.prepare(ONE))["ok"]
-    first = written(world.spec(ONE))
+    first = written(world.node.spec(ONE))
     async with world.node.running():
         await eventually(lambda: world.node.daemon.mps.clients_mib, "a sample")
         reply = await world.node.ask(op="prepare", id=ONE, bundle=directory)
         assert reply["ok"], reply
-        assert written(world.spec(ONE)) == first
+        assert written(world.node.spec(ONE)) == first
         other = f"{world.control.directory(UUIDS[1])}/shm"  # of another GPU's server, or at another place: the author's
         for where, source in (("/dev/shm", other), ("/dev/shm/a", first["mounts"][-1]["source"])):
             mount = {"destination": where, "type": "bind", "source": source}

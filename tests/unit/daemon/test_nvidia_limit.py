@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -145,18 +144,16 @@ def two(node: Node) -> Node:
 
 def write_spec(node: Node, variables: tuple[str, ...], *minors: int, drm: bool = False) -> str:
     """A config.json as NVIDIA's runtime leaves it: nodes of these GPUs."""
-    directory = node.bundle(ID, variables)
-    spec = json.loads((directory / "config.json").read_text())
     names = [(f"/dev/nvidia{minor}", 195, minor) for minor in minors]
     shared = [("/dev/nvidiactl", 195, 255), ("/dev/nvidia-uvm", 511, 0), ("/dev/dri/renderD128", 226, 128)]
     devices = [*names, *shared] if minors else [*shared[2:]] * drm
-    spec["linux"]["devices"] = [{"path": path, "type": "c", "major": one, "minor": n} for path, one, n in devices]
-    spec["mounts"] = [mount for mount in spec["mounts"] if "/dev/" not in str(mount["source"])]
-    rules = spec["linux"]["resources"]["devices"]
-    spec["linux"]["resources"]["devices"] = [rule for rule in rules if rule.get("major") not in (195, 226, 511)]
-    spec["hooks"] = {}
-    (directory / "config.json").write_text(json.dumps(spec))
-    return str(directory)
+    with node.edited(ID, variables) as spec:
+        spec["linux"]["devices"] = [{"path": path, "type": "c", "major": one, "minor": n} for path, one, n in devices]
+        spec["mounts"] = [mount for mount in spec["mounts"] if "/dev/" not in str(mount["source"])]
+        rules = spec["linux"]["resources"]["devices"]
+        spec["linux"]["resources"]["devices"] = [rule for rule in rules if rule.get("major") not in (195, 226, 511)]
+        spec["hooks"] = {}
+    return str(node.directory / "bundles" / ID)
 
 
 async def ask(node: Node, directory: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:

@@ -69,8 +69,7 @@ def decider(node: Node) -> FakeDecider:
 
 
 def environment(node: Node, container_id: str) -> list[str]:
-    spec = json.loads((node.directory / "bundles" / container_id / "config.json").read_text())
-    env: list[str] = spec["process"]["env"]
+    env: list[str] = node.spec(container_id)["process"]["env"]
     return env
 
 
@@ -213,8 +212,7 @@ async def start(node: Node, container_id: str, pod: str, group: str) -> None:
 
 
 def sources(node: Node, container_id: str) -> set[str]:
-    spec = json.loads((node.directory / "bundles" / container_id / "config.json").read_text())
-    return {mount["source"] for mount in spec["mounts"] if mount["source"].startswith("/dev/cgpu/")}
+    return {mount["source"] for mount in node.spec(container_id)["mounts"] if mount["source"].startswith("/dev/cgpu/")}
 
 
 async def test_containers_of_a_claim_share_one_slice(node: Node, decider: FakeDecider) -> None:
@@ -365,7 +363,7 @@ async def test_a_whole_gpu_has_its_own_nodes_and_no_slice(node: Node, decider: F
         reply = await node.ask(op="prepare", id=ID, bundle=directory)
         closed = reply.pop("closed")
         assert reply == {"ok": True, "action": "edited"}
-        spec = json.loads((Path(directory) / "config.json").read_text())
+        spec = node.spec(ID)
         check = spec["hooks"]["createContainer"][-1]
         assert check["args"] == ["cgpu-runtime", "hook", "check", f"--closed={closed}"]
         found = {one["path"]: (one["major"], one["minor"]) for one in spec["linux"]["devices"]}

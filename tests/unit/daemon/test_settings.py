@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,17 +241,16 @@ UNSLICED = [
 ]
 
 
-def plain(node: Node, env: tuple[str, ...], *, hooks: bool = True) -> Path:
+@contextmanager
+def plain(node: Node, env: tuple[str, ...] = (), *, hooks: bool = False) -> Iterator[dict[str, Any]]:
     """A bundle without any GPU; `hooks`: with those of Docker."""
-    bundle = node.bundle(ID, env)
-    spec = json.loads((bundle / "config.json").read_text())
-    spec["mounts"] = spec["mounts"][:4]
-    spec["linux"]["devices"] = []
-    spec["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}]
-    if not hooks:
-        del spec["hooks"]
-    (bundle / "config.json").write_text(json.dumps(spec))
-    return bundle
+    with node.edited(ID, env) as spec:
+        spec["mounts"] = spec["mounts"][:4]
+        spec["linux"]["devices"] = []
+        spec["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}]
+        if not hooks:
+            del spec["hooks"]
+        yield spec
 
 
 @pytest.mark.parametrize("env", [row[1] for row in UNSLICED], ids=[row[0] for row in UNSLICED])
@@ -260,11 +260,10 @@ async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> No
     async with node.running():
         text = (await node.prepare(ID, env))["error"]
         assert text.startswith("GPU 0 is shared in slices only (unsliced")
-        spec = plain(node, env, hooks=False)
-        before = json.loads((spec / "config.json").read_text())
-        reply = await node.ask(op="prepare", id=ID, bundle=str(spec))
-        assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
-        after = json.loads((spec / "config.json").read_text())
+        with plain(node, env) as before:
+            pass
+        assert await node.again(ID) == {"ok": True, "action": "pass", "closed": "195:0-0"}
+        after = node.spec(ID)
         # Without a hook of others too: a runtime may make no device rules (podman's --cgroups=disabled).
         (check,) = after.pop("hooks")["createContainer"]
         assert check["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
@@ -278,11 +277,11 @@ async def test_refused_whole(node: Node, env: tuple[str, ...], where: str) -> No
 async def test_what_runc_restores_without_createcontainer(node: Node) -> None:
     """Its device rules are those of the config.json that it is restored from."""
     node.config = parse('[gpu]\nunsliced = "refuse"')
-    path = plain(node, (), hooks=False)
+    with plain(node):
+        pass
     async with node.running():
-        reply = await node.ask(op="prepare", id=ID, bundle=str(path), verb="restore")
-        assert reply["closed"] == "195:0-0"
-    (early,) = json.loads((path / "config.json").read_text())["hooks"]["createRuntime"]
+        assert (await node.again(ID, verb="restore"))["closed"] == "195:0-0"
+    (early,) = node.spec(ID)["hooks"]["createRuntime"]
     assert early["args"] == ["cgpu-runtime", "hook", "confirm", "--closed=195:0-0"]
 
 
@@ -290,15 +289,13 @@ async def test_what_runc_restores_without_createcontainer(node: Node) -> None:
 async def test_a_user_namespace_beside_no_slice(node: Node, stage: str) -> None:
     """There root of the container is not root of the host, and a hook of createContainer may not look at its nodes."""
     node.config = parse('[gpu]\nunsliced = "refuse"')
-    path = plain(node, (), hooks=False) / "config.json"
-    spec = json.loads(path.read_text())
-    spec["linux"]["namespaces"].append({"type": "user"})
     other = {"path": "/usr/bin/other"}
-    spec |= {"hooks": {stage: [other]}} if stage else {}
-    path.write_text(json.dumps(spec))
+    with plain(node) as spec:
+        spec["linux"]["namespaces"].append({"type": "user"})
+        spec |= {"hooks": {stage: [other]}} if stage else {}
     async with node.running():
-        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["closed"] == "195:0-0"
-    found = json.loads(path.read_text())["hooks"]
+        assert (await node.again(ID))["closed"] == "195:0-0"
+    found = node.spec(ID)["hooks"]
     checks = {name: [hook["args"][2:] for hook in hooks if hook != other] for name, hooks in found.items()}
     confirm = [["confirm", "--closed=195:0-0"]]
     late = {"poststart": confirm} if stage else {}
@@ -309,26 +306,22 @@ async def test_a_user_namespace_beside_no_slice(node: Node, stage: str) -> None:
 async def test_rootless_engines_within_a_container(node: Node, host: object, is_closed: bool) -> None:
     """With unmasked paths they mount proc, beside which no part of it may be covered. Root of the host writes there."""
     node.config = parse('[gpu]\nunsliced = "refuse"')
-    path = plain(node, (), hooks=False) / "config.json"
-    spec = json.loads(path.read_text())
-    spec["linux"] |= {"maskedPaths": [], "readonlyPaths": []}
-    if host is not None:
-        spec["linux"]["uidMappings"] = [{"containerID": 0, "hostID": host, "size": 65536}]
-    path.write_text(json.dumps(spec))
+    with plain(node) as spec:
+        spec["linux"] |= {"maskedPaths": [], "readonlyPaths": []}
+        if host is not None:
+            spec["linux"]["uidMappings"] = [{"containerID": 0, "hostID": host, "size": 65536}]
     async with node.running():
-        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["closed"] == "195:0-0"
-    assert json.loads(path.read_text())["linux"]["readonlyPaths"] == (["/proc/driver"] if is_closed else [])
+        assert (await node.again(ID))["closed"] == "195:0-0"
+    assert node.spec(ID)["linux"]["readonlyPaths"] == (["/proc/driver"] if is_closed else [])
 
 
 async def test_a_property_of_the_unit_beside_no_slice(node: Node) -> None:
-    path = plain(node, (), hooks=False) / "config.json"
-    spec = {**json.loads(path.read_text()), "annotations": {"org.systemd.property.DevicePolicy": "'auto'"}}
-    path.write_text(json.dumps(spec))
+    with plain(node) as spec:
+        spec["annotations"] = {"org.systemd.property.DevicePolicy": "'auto'"}
     async with node.running() as daemon:
-        assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["action"] == "pass"
+        assert (await node.again(ID))["action"] == "pass"
         await daemon.reload(parse('[gpu]\nunsliced = "refuse"'))
-        reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
-        assert "org.systemd.property.DevicePolicy changes the device rules" in reply["error"]
+        assert "org.systemd.property.DevicePolicy changes the device rules" in (await node.again(ID))["error"]
 
 
 async def test_sliced_whole_and_mig_side_by_side(node: Node, tmp_path: Path) -> None:
@@ -344,27 +337,24 @@ async def test_sliced_whole_and_mig_side_by_side(node: Node, tmp_path: Path) -> 
     cards = [(f"/dev/dri/card{minor}", 226, minor) for minor in range(4)]  # of another vendor, and of GPUs 0 to 2
     caps = [("/dev/nvidia-caps/nvidia-cap21", 236, 21), ("/dev/nvidia-caps/nvidia-cap22", 236, 22)]
 
-    def bundle(gpus: tuple[int, ...], more: list[tuple[str, int, int]]) -> Path:
-        path = plain(node, (), hooks=False)
-        spec = json.loads((path / "config.json").read_text())
+    async def start(gpus: tuple[int, ...], more: list[tuple[str, int, int]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The reply, and the spec before."""
         nodes = [(f"/dev/nvidia{gpu}", 195, gpu) for gpu in gpus] + [("/dev/nvidiactl", 195, 255), *more]
-        spec["linux"]["devices"] = [{"path": path, "type": "c", "major": a, "minor": b} for path, a, b in nodes]
-        (path / "config.json").write_text(json.dumps(spec))
-        return path
+        with plain(node) as spec:
+            spec["linux"]["devices"] = [{"path": path, "type": "c", "major": a, "minor": b} for path, a, b in nodes]
+        return await node.again(ID), spec
 
     node.link = FakeLink(example_gpus(3))
     node.config = parse('[gpu."0"]\nunsliced = "refuse"')
     async with node.running():
         passed = (((1,), []), ((2,), caps), ((1, 2), caps), ((1,), [cards[2]]), ((1, 2), [*caps, *cards[2:]]))
         for gpus, more in (*passed, ((1,), [cards[0]])):
-            path = bundle(gpus, more)
-            before = json.loads((path / "config.json").read_text())
-            reply = await node.ask(op="prepare", id=ID, bundle=str(path))
+            reply, before = await start(gpus, more)
             assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
-            after = json.loads((path / "config.json").read_text())
+            after = node.spec(ID)
             assert after["linux"]["devices"] == before["linux"]["devices"] and after["mounts"] == before["mounts"]
         for gpus, more in (((0,), []), ((0, 2), caps), ((), caps), ((1,), [cards[1]]), ((), cards[1:2])):
-            reply = await node.ask(op="prepare", id=ID, bundle=str(bundle(gpus, more)))
+            reply, _ = await start(gpus, more)
             assert "GPU 0 is shared in slices only" in reply["error"], (gpus, reply)
         assert (await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["action"] == "edited"
 
@@ -381,13 +371,12 @@ async def test_what_hooks_may_open_is_checked(node: Node) -> None:
     """A container without a slice: its hooks cannot all be known, so what they opened is checked after them."""
 
     node.config = parse('[gpu]\nunsliced = "refuse"')
-    bundle = plain(node, ())
+    with plain(node, hooks=True):
+        pass
     async with node.running() as daemon:
-        reply = await node.ask(op="prepare", id=ID, bundle=str(bundle))
-        assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
-        spec = json.loads((bundle / "config.json").read_text())
-        hooks = spec["hooks"]
-        assert hooks["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
+        assert await node.again(ID) == {"ok": True, "action": "pass", "closed": "195:0-0"}
+        spec = node.spec(ID)
+        assert spec["hooks"]["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
         assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
         assert daemon.admissions["sliced"] == 0
         assert (await node.prepare("f" * 64))["closed"].startswith("195:0-31,195:254-255,")
@@ -396,27 +385,23 @@ async def test_what_hooks_may_open_is_checked(node: Node) -> None:
 async def test_another_gpu_may_be_whole(node: Node) -> None:
     node.link = FakeLink(example_gpus(3))
     node.config = parse('[gpu]\nunsliced = "refuse"\n[gpu."0"]\nunsliced = "allow"')
-    bundle = plain(node, ())
-    spec = json.loads((bundle / "config.json").read_text())
-    spec["linux"]["devices"] = [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
-    (bundle / "config.json").write_text(json.dumps(spec))
+    with plain(node, hooks=True) as spec:
+        spec["linux"]["devices"] = [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
     async with node.running() as daemon:
-        assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
+        assert (await node.again(ID))["action"] == "pass"
         for number, good in ((2, True), (0, False), (1, True)):
             await daemon.reload(parse(f'[gpu."{number}"]\nunsliced = "refuse"'))
-            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"] is good, number
+            assert (await node.again(ID))["ok"] is good, number
 
 
 async def test_privileged_is_every_gpu_unless_allowed(node: Node) -> None:
-    bundle = plain(node, ())
-    spec = json.loads((bundle / "config.json").read_text())
-    spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-    (bundle / "config.json").write_text(json.dumps(spec))
+    with plain(node, hooks=True) as spec:
+        spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
     node.config = parse('[gpu]\nunsliced = "refuse"')
     async with node.running() as daemon:
-        assert "GPU 0" in (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["error"]
+        assert "GPU 0" in (await node.again(ID))["error"]
         await daemon.reload(parse('allow_privileged = true\n[gpu]\nunsliced = "refuse"'))
-        assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
+        assert (await node.again(ID))["action"] == "pass"
 
 
 # ---- caps and room, end to end ----
