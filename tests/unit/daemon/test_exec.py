@@ -67,18 +67,19 @@ def test_the_two_lists_of_capabilities_are_one() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OTHER_NAMES if "\0" not in name])
-@pytest.mark.parametrize("by", ["file", "argument"])
-def test_other_names_of_a_capability(place: Place, answerer: Answerer, name: str, by: str) -> None:
+def test_other_names_of_a_capability(place: Place, answerer: Answerer, name: str) -> None:
+    """An argument is compared by the same function: test_every_form_of_the_command_line has one."""
     record(place)
     answerer.reply = REFUSAL
-    words = ["--process", process(place, *PLAIN, name)] if by == "file" else ["--cap", name]
-    done = place.run("exec", *words, ID)
+    done = place.run("exec", "--process", process(place, *PLAIN, name), ID)
     assert (done.returncode, place.handed_over()) == (1, None)
     assert [asked["capability"] for asked in answerer.asked] == ["CAP_SYS_ADMIN"]
 
 
-@pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)
-@pytest.mark.parametrize("kind", ["bounding", "effective", "permitted", "inheritable", "ambient"])
+KINDS = ("bounding", "effective", "permitted", "inheritable", "ambient")
+
+
+@pytest.mark.parametrize(("capability", "kind"), list(zip(oci.UNDOING_CAPABILITIES, KINDS, strict=True)))
 def test_a_capability_of_any_set_needs_permission(place: Place, answerer: Answerer, capability: str, kind: str) -> None:
     record(place)
     answerer.reply = REFUSAL

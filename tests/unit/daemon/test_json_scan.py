@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""cgpu-runtime's JSON scanner against Python's json module, under ASan and UBSan, in one process for all inputs."""
+"""cgpu-runtime's JSON scanner against Python's json module, under ASan and UBSan, in one process for all inputs.
+
+Bytes that are no JSON: tests/fuzz/text, whose corpus has what a fuzzer found, whole or cut off.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 DOCUMENTS = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, st.booleans(), st.sampled_from([None, 1, "\t"]))
 @example({"a": ["ALIYUN_COM_GPU_MEM_DEV=15"]}, True, None)
 @example({"a": ["X=ALIYUN_COM_GPU_MEM_DEV=15"]}, True, None)
@@ -119,7 +122,7 @@ def expected_top(document: Any, key: str) -> tuple[str | None, bytes]:
     return ('"' if isinstance(value, str) else "x", word) if len(word) < VALUE_SIZE else (None, b"")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(TEXT, DOCUMENTS, max_size=5) | DOCUMENTS, TEXT)
 @example({"inner": {"id": "no"}, "id": "yes"}, "id")
 @example([{"id": "no"}], "id")
@@ -133,23 +136,3 @@ def test_reads_members_of_the_outermost_object_only(scan: Scanner, document: Any
 
 def test_of_a_key_that_is_there_twice_the_first_counts(scan: Scanner) -> None:
     assert scan(b'{"id": "a", "id": "b"}')[1:] == ('"', b"a")
-
-
-@settings(max_examples=2000, deadline=None)
-@given(st.binary(max_size=200) | st.text('{}[]:,"\\u0041=x \n\0id', max_size=80).map(str.encode), TEXT)
-@example(b'"\\', "id")
-@example(b'"\\u', "id")
-@example(b'{"id":"\\u00', "id")
-@example(b'{"id":', "id")
-@example(b"", "id")
-def test_any_bytes_are_read_within_their_bounds(scan: Scanner, junk: bytes, key: str) -> None:
-    """The sanitizers end the process; a value never exceeds the caller's buffer."""
-    _, kind, value = scan(junk, key)
-    assert len(value) < VALUE_SIZE and (kind in ('"', "x") or not value)
-
-
-@settings(max_examples=200, deadline=None)
-@given(DOCUMENTS, st.data())
-def test_a_document_cut_off_is_read_within_its_bounds(scan: Scanner, document: Any, data: st.DataObject) -> None:
-    text = json.dumps({"id": document}).encode()
-    scan(text[: data.draw(st.integers(0, len(text)))])
