@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_tree import ID1, ID2, MIB, Tree, inst_line, waits, write
+from fake_tree import ID1, ID2, Tree, inst_line, write
 from grafana import Board, faults
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_server import Family, Server, serving
+from test_metrics import GPU_STAT, SLOT_STAT
 
 from cgpu_common.proc import Paths
 from cgpud import metrics
@@ -22,19 +23,6 @@ from cgpud.exporter import Reader
 
 PAGES = Path(__file__).resolve().parents[3] / "docs/user/grafana"
 BOARDS: dict[str, Board] = {name: json.loads((PAGES / f"{name}.json").read_text()) for name in ("cgpu", "cluster")}
-SLOT_STAT = (
-    "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
-    f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
-    "enforced 0\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
-    + waits({3: 10, 5: 20}, 30)
-    + f"\nused_data_bytes {192 * MIB}\nused_context_bytes {64 * MIB}"
-)
-GPU_STAT = (
-    f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
-    "control freeze\ncontrol_p50_us 250\ncontrol_p99_us 5200\ncontrol_max_us 9000\ncontrol_calls 1000\n"
-    f"control_failed 2\nturns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\n"
-    f"driver_used_bytes {900 * MIB}\nunattributed_bytes {132 * MIB}"
-)
 CARD: dict[str, Any] = {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "utilization_pct": 30}
 CARD |= {"processes": [{"pid": 19772, "sm_pct": 21, "memory_pct": 7}]}
 FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
@@ -78,8 +66,9 @@ def scrape(root: Path, pod: str) -> str:
     tree = Tree(root)
     write(tree.proc / "version", "0.1.0")
     tree.gpu(0, stat=GPU_STAT)
-    tree.slot(0, ID1, stat=SLOT_STAT)
-    tree.slot(0, ID2, stat=SLOT_STAT, weight=2)
+    stat = SLOT_STAT.replace("enforced 1", "enforced 0")  # a panel shows these alone
+    tree.slot(0, ID1, stat=stat)
+    tree.slot(0, ID2, stat=stat, weight=2)
     tree.listed(inst_line(ID1, 1), inst_line(ID2, 7))
     write(root / f"var/lib/docker/containers/{ID2}/config.v2.json", json.dumps({"Name": "/gpu_test2"}))
     names = {"container-name": "main", "image-name": "image", "sandbox-name": pod, "sandbox-namespace": "ml"}

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakelink import FakeLink
 from fakes import Node, eventually
 from structlog.testing import capture_logs
 
 from cgpu_common import log
-from cgpu_common.errors import Resync
 from cgpu_common.events import LogThrottle, Seen, describe
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import MIB, Container, KernelEvent, KernelGpu, Slot
@@ -244,26 +242,6 @@ async def test_the_log_tells_it(node: Node) -> None:
     assert refused[0]["gpu"] == 0
     (policy,) = [line for line in lines if line.get("kind") == "policy"]
     assert policy["event"] == "the policy of GPU 0 changed from 5 (native) to 2 (weighted)"
-
-
-class Deaf(FakeLink):
-    """Loses events once."""
-
-    lost = False
-
-    async def events(self, joined: Any = None):  # type: ignore[no-untyped-def]
-        if not self.lost:
-            self.lost = True
-            raise Resync("lost")
-        async for event in super().events(joined):
-            yield event
-
-
-async def test_what_was_lost_is_looked_up(node: Node) -> None:
-    node.link = Deaf()
-    async with node.running() as daemon:
-        await eventually(lambda: node.link.listeners, "listening again")
-        assert daemon.kernel_events["resync"] == 1
 
 
 def test_a_line_for_the_journal() -> None:

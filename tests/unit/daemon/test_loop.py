@@ -514,23 +514,6 @@ async def test_destroyed_by_a_person(node: Node) -> None:
         await eventually(lambda: not states(node), "forgotten")
 
 
-async def test_a_failed_destroy_is_repeated(node: Node) -> None:
-    async with node.running() as daemon:
-        await node.start(ID, "/docker/a")
-        real = node.link.destroy
-
-        async def fails(container_id: str, cookie: int) -> bool:
-            raise KernelRefused(errno.EBUSY, "cgpu_km: busy")
-
-        node.link.destroy = fails  # type: ignore[method-assign]
-        await node.ask(op="release", id=ID, cookie=node.cookie(ID))
-        assert node.link.containers
-        node.link.destroy = real  # type: ignore[method-assign]
-        await daemon.reconcile()
-        assert not node.link.containers
-        assert not states(node)
-
-
 async def test_another_slot_than_asked_is_taken_back(node: Node) -> None:
     class Liar(FakeLink):
         async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
@@ -859,8 +842,9 @@ async def test_lost_events_mean_reconcile(node: Node) -> None:
                 yield event
 
     node.link = Lossy()
-    async with node.running():
+    async with node.running() as daemon:
         await eventually(lambda: node.link.listeners, "listening again")
+        assert daemon.kernel_events["resync"] == 1
         node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
 
 

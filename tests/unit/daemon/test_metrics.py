@@ -579,12 +579,9 @@ def check_queries(queries: list[str], there: dict[str, tuple[str, set[str]]]) ->
         assert all(name.endswith("_total") or there[name][0] == "histogram" for name in counted), query
 
 
-def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:
+def test_the_lines_of_the_dashboard_name_their_node() -> None:
+    """That its queries draw something: test_dashboards.py, by a Prometheus."""
     board = json.loads((ROOT / "docs/user/grafana/cgpu.json").read_text())
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
-    assert len(queries) > 10
-    check_queries(queries, exported(tree, bundle))
     legends = [
         target["legendFormat"]
         for panel in board["panels"]
