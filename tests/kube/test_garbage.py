@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from command_tree import leaves
+from commands import leaves
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from cgpu_cli.main import cgpu
+from commands import simulated
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/user/recipes.md"
 
@@ -29,14 +26,10 @@ def cases() -> list[tuple[str, str]]:
     return found
 
 
-def simulated(line: str, policy: str) -> list[float]:
+def figures_of(line: str, policy: str) -> list[float]:
     """Every figure of that run that a table may have, in the units of the tables: ms and %."""
-    words = [*line.split()[1:], "--json"]
-    if "--policy" not in words:
-        words += ["--policy", policy]
-    done = CliRunner().invoke(cgpu, words, prog_name="cgpu")
-    assert done.exit_code == 0, done.output
-    (gpu,) = json.loads(done.output)["gpus"]
+    words = line.split()[2:]
+    (gpu,) = simulated(*words, *(() if "--policy" in words else ("--policy", policy)))
     figures = [gpu["idle_pct"]]
     for one in gpu["containers"]:
         figures.append(one["share_got_pct"])
@@ -48,7 +41,7 @@ def simulated(line: str, policy: str) -> list[float]:
 @pytest.mark.parametrize(("line", "row"), cases(), ids=lambda text: text[:24])
 def test_a_row_has_the_simulators_figures(line: str, row: str) -> None:
     policy, *cells = [cell.strip() for cell in row.strip("|").split("|")]
-    there = simulated(line, policy.split("`")[1])
+    there = figures_of(line, policy.split("`")[1])
     figures = [float(number) for cell in cells for number in re.findall(r"\d+(?:\.\d+)?", cell)]
     assert len(figures) >= 3
     for figure in figures:
@@ -77,7 +70,7 @@ def test_the_figures_of_a_sentence(begin: str, figures: tuple[tuple[str, int], .
     """Recipes whose figures are in no table."""
     text = PAGE.read_text()
     (line,) = [one for one in text.splitlines() if one.startswith(begin)]
-    there = simulated(line, "")
+    there = figures_of(line, "")
     for pattern, factor in figures:
         (figure,) = re.findall(pattern, text)
         wanted = float(figure) * factor

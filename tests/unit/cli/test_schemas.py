@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import schema
-from command_tree import leaves
+from commands import leaves
 from engine_host import Host
 from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from test_cgpu import fail_writes
 
 from cgpu_cli import daemon, show
+from cgpu_cli.main import cgpu
+from cgpu_cli.smi import smi
 from cgpu_common import policies
 from cgpu_common.exits import Exit
 
@@ -171,10 +174,6 @@ def test_gpu_show_says_whether_the_run_state_is_known(
     assert data["run_state_source"] == source
 
 
-def test_gpu_set_is_set_gpu(two: Tree) -> None:
-    assert Cli(two).cgpu("set", "gpu", "1", "max_inst", "10").stdout == "gpu 1 max_inst: 20 -> 10\n"
-
-
 # ---- policy ----
 
 
@@ -221,12 +220,6 @@ def test_policy_set_is_all_or_none(two: Tree, monkeypatch: pytest.MonkeyPatch) -
     result = Cli(two).cgpu("policy", "set", "4")
     assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
     assert (read(two, "0/policy"), read(two, "1/policy")) == ("2", "5")
-
-
-@pytest.mark.parametrize("words", [("9x",), (str(len(policies.NAMES)),), ("-1",), ("fixed", "--gpu", "7"), ()])
-def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
-    assert Cli(two).cgpu("policy", "set", *words).exit_code in (Exit.USAGE, Exit.NOT_FOUND)
-    assert read(two, "0/policy") == "2"
 
 
 # ---- set --dry-run ----
@@ -282,19 +275,13 @@ def test_a_preview_of_a_policy(two: Tree) -> None:
 # ---- completion ----
 
 
-def completed(tree: Tree, *words: str) -> set[str]:
-    """The completions that bash gets for the last word."""
-    line = ["cgpu", "--root", str(tree.root), *words]
-    env = {
-        "PATH": os.environ["PATH"],
-        "_CGPU_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(line),
-        "COMP_CWORD": str(len(line) - 1),
-    }
-    code = "from cgpu_cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    return {row.split(",", 1)[1] for row in done.stdout.splitlines() if row}
+def completed(tree: Tree, *words: str, program: click.Command = cgpu) -> set[str]:
+    """What is offered for the last word."""
+    *before, last = words
+    found = ShellComplete(program, {}, "cgpu", "_CGPU_COMPLETE").get_completions(
+        ["--root", str(tree.root), *before], last
+    )
+    return {one.value for one in found}
 
 
 @pytest.mark.parametrize(
@@ -309,10 +296,26 @@ def completed(tree: Tree, *words: str) -> set[str]:
         (("set", "gpu", "0", "uvm", ""), {"deny", "account"}),
         (("set", "gpu", ""), {"0", "1"}),
         (("doc",), {"doctor"}),
+        (("simulate", "--policy", "we"), {"weighted"}),
+        (("simulate", "--profile", "h1"), {"h100"}),
+        (("nodes", "--state", "dr"), {"draining"}),
     ],
 )
 def test_what_is_offered(two: Tree, words: tuple[str, ...], offered: set[str]) -> None:
     assert completed(two, *words) == offered
+
+
+def test_the_last_field_of_a_query_is_completed(two: Tree) -> None:
+    assert completed(two, "--query-gpu", "index,memory.u", program=smi) == {"index,memory.used"}
+
+
+def test_the_program_answers_a_shell(two: Tree) -> None:
+    """With what bash gets: the type of each word and the word."""
+    words = ["cgpu", "--root", str(two.root), "destroy", "g"]
+    env = {"_CGPU_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "from cgpu_cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("plain,gpu_test1\n", "")
 
 
 def test_nothing_is_offered_without_the_module(empty: Tree) -> None:
@@ -349,13 +352,6 @@ def test_a_gpu_by_number_uuid_or_address(two: Tree, word: str) -> None:
 def created(cli: Cli, word: str) -> str:
     cli.cgpu("create", "new", "--gpu", word, "--memsize", "1GiB")
     return (cli.tree.proc / "inst_ctl").read_text()
-
-
-def test_a_word_that_is_no_gpu_or_two(two: Tree) -> None:
-    cli = Cli(two)
-    unknown, both = cli.cgpu("gpu", "show", "GPU-7"), cli.cgpu("gpu", "show", "GPU-0000000")
-    assert (unknown.exit_code, both.exit_code) == (Exit.NOT_FOUND, Exit.USAGE)
-    assert "gpu GPU-0000000: fits 2 GPUs" in both.stderr
 
 
 def test_a_drained_node_shows_it(tree: Tree) -> None:

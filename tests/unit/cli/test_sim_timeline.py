@@ -324,7 +324,7 @@ for policy in Policy:
              "processes=2,request_us=9000+50x20,requests_per_s=30", "request_us=100,think_ms=1,depth=1,stop_ms=400"]
     run(read_scenario({"seconds": 0.5}, Setup(profile("t4"), policy, 2000, 25), 1, flags))
 """
-    flags = "-fsanitize=undefined -fno-sanitize-recover=all"
+    flags = "-O0 -fsanitize=undefined -fno-sanitize-recover=all"
     env = os.environ | {"CGPU_CACHE": str(tmp_path / "cache"), "CFLAGS": flags}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert not done.stderr

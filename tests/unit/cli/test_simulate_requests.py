@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import pairwise
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import refused, simulate, simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli.main import cgpu
 from cgpu_cli.sim import figures, requests
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Arrival, Container, Personality, Profile, S
@@ -264,14 +262,8 @@ def test_what_the_low_ones_have_of_the_rest() -> None:
 # The command.
 
 
-def simulate(*argv: str) -> Result:
-    return CliRunner().invoke(cgpu, ["simulate", *argv], prog_name="cgpu")
-
-
 def gpu_of(*argv: str) -> dict[str, Any]:
-    result = simulate(*argv, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["gpus"][0]
+    return simulated(*argv)[0]
 
 
 LLM = "name=llm,request_us=20000+200x40,depth=1,gap_us=30"
@@ -348,10 +340,7 @@ def test_a_file_has_requests_too(tmp_path: Path) -> None:
     ],
 )
 def test_requests_that_cannot_be(words: str, why: str) -> None:
-    result = simulate("--seconds", "11", "--container", words)
-    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
-    assert why in result.stderr
-    assert result.stderr.count("\n") == 1
+    refused(simulate("--seconds", "11", "--container", words), why)
 
 
 @pytest.mark.parametrize(
@@ -369,10 +358,7 @@ def test_requests_that_cannot_be(words: str, why: str) -> None:
 def test_traces_that_cannot_be(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "arrivals.txt"
     path.write_text(text)
-    result = simulate("--container", f"requests_file={path}")
-    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
-    assert why in result.stderr
-    assert result.stderr.count("\n") == 1
+    refused(simulate("--container", f"requests_file={path}"), why)
 
 
 def test_a_file_of_too_many_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,9 +385,7 @@ def test_a_file_of_too_many_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_long_numbers_in_a_file(tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(f"[[container]]\n{line}\n")
-    result = simulate(str(path))
-    assert (result.exit_code, result.stderr.count("\n")) == (Exit.USAGE, 1)
-    assert "a number of 20000 bits" in result.stderr
+    refused(simulate(str(path)), "a number of 20000 bits")
 
 
 @settings(max_examples=150, deadline=None)

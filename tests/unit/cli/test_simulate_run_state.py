@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import refused, simulate, simulated
 
-from cgpu_cli.main import cgpu
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.run_state import CHANNELS, READ_NS, WAKE_COST_NS
 from cgpu_cli.sim.turns import BEGAN_NS, WAKE_NS, Turns
-from cgpu_common.exits import Exit
 
 A100 = profile("a100")
 STEADY = Personality(tail_pct=0)
@@ -153,19 +151,15 @@ def test_the_same_seed_polls_the_same() -> None:
     assert with_core("chram", 100 * US)[1].read == with_core("chram", 100 * US)[1].read
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    words = ["simulate", "--seconds", "0.2", "--container", "count=2", *argv]
-    result = CliRunner().invoke(cgpu, words, prog_name="cgpu")
-    return result.exit_code, result.stdout, result.stderr
+SHORT = ("--seconds", "0.2", "--container", "count=2")
 
 
 def test_the_source_is_the_cards_unless_it_is_given() -> None:
     assert [profile(name).run_state for name in ("a100", "h100", "h200", "t4")] == ["chram", "chram", "chram", "pccsr"]
-    assert '"run_state": "chram"' in run("--json")[1]
-    assert '"run_state": "pccsr"' in run("--json", "--profile", "t4")[1]
-    assert '"run_state": "none"' in run("--json", "--run-state", "none")[1]
-    assert "never seen on hardware" in run()[1]
-    assert "Run state: none\n" in run("--run-state", "none")[1]
+    for words, source in (((), "chram"), (("--profile", "t4"), "pccsr"), (("--run-state", "none"), "none")):
+        assert simulated(*SHORT, *words)[0]["run_state"] == source
+    assert "never seen on hardware" in simulate(*SHORT).stdout
+    assert "Run state: none\n" in simulate(*SHORT, "--run-state", "none").stdout
 
 
 @pytest.mark.parametrize(
@@ -183,10 +177,7 @@ def test_the_source_is_the_cards_unless_it_is_given() -> None:
     ],
 )
 def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (Exit.USAGE, "")
-    assert why in err
-    assert err.count("\n") == 1
+    refused(simulate(*SHORT, *argv), why)
 
 
 @pytest.mark.parametrize(("think_ms", "most_calls"), [(0.4, 350), (1, 0), (4, 0)])

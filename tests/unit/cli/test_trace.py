@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import refused, simulate, simulated
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli import chrome, samples
-from cgpu_cli.main import cgpu
 from cgpu_cli.samples import MS, Track
 from cgpu_cli.sim import draw, playback
 from cgpu_cli.sim.gpu import Stretch
@@ -137,10 +136,10 @@ EVENT = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
-@given(st.one_of(JSON, st.lists(EVENT, max_size=5).map(lambda events: {"traceEvents": events})))
-def test_any_json_is_a_trace_or_a_sentence(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
-    path = tmp_path_factory.mktemp("trace") / "x.json"
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.one_of(JSON, st.lists(EVENT, max_size=5).map(lambda events: {"traceEvents": events})))
+def test_any_json_is_a_trace_or_a_sentence(tmp_path: Path, data: object) -> None:
+    path = tmp_path / "x.json"
     path.write_text(json.dumps(data))
     try:
         found, seconds = playback.read(path)
@@ -165,24 +164,18 @@ def test_what_ran_arrives_again(tmp_path: Path) -> None:
     assert seconds == pytest.approx(0.1)
 
 
-def simulate(*words: str) -> dict:
-    result = CliRunner().invoke(cgpu, ["simulate", *words, "--json"], prog_name="cgpu")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def test_a_simulation_is_played_back(tmp_path: Path) -> None:
     """Two that always work; their intervals, played back alone, take as much of the GPU."""
     path, again = tmp_path / "x.json", tmp_path / "y.json"
     words = ("--seconds", "1", "--from-ms", "0", "--line-ms", "1000")
-    first = simulate("--container", "name=a,weight=3", "--container", "name=b", *words, "--perfetto", str(path))
-    second = simulate("--trace", str(path), "--seconds", "1.2", "--perfetto", str(again))
-    got = {one["name"]: one["share_got_pct"] for one in second["gpus"][0]["containers"]}
-    before = {one["name"]: one["share_got_pct"] for one in first["gpus"][0]["containers"]}
+    (first,) = simulated("--container", "name=a,weight=3", "--container", "name=b", *words, "--perfetto", str(path))
+    (second,) = simulated("--trace", str(path), "--seconds", "1.2", "--perfetto", str(again))
+    got = {one["name"]: one["share_got_pct"] for one in second["containers"]}
+    before = {one["name"]: one["share_got_pct"] for one in first["containers"]}
     assert got.keys() == before.keys()
     for name, share in before.items():
         assert got[name] == pytest.approx(share / 1.2, rel=0.1)
-    assert [one["weight"] for one in second["gpus"][0]["containers"]] == [3, 1]
+    assert [one["weight"] for one in second["containers"]] == [3, 1]
     assert chrome.parse(again.read_text())[0].tracks == ["a", "b"]
 
 
@@ -193,17 +186,17 @@ def test_gaps_are_no_work(tmp_path: Path) -> None:
     """Gaps below 1/5000 of the line were a part of the interval: half of the time was drawn and played back as all."""
     path, picture = tmp_path / "x.json", tmp_path / "x.svg"
     words = ("--policy", "native", "--seconds", "2", "--from-ms", "0", "--line-ms", "2000", "--container", GAPS)
-    (gpu,) = simulate(*words, "--perfetto", str(path), "--svg", str(picture))["gpus"]
+    (gpu,) = simulated(*words, "--perfetto", str(path), "--svg", str(picture))
     share = gpu["containers"][0]["share_got_pct"]
     assert share == pytest.approx(50, abs=0.1)
     ran = gpu["line"]["ran"]
     assert sum(one["to_ms"] - one["from_ms"] for one in ran) == pytest.approx(20 * share, rel=1e-4)
-    again = simulate("--trace", str(path), "--policy", "native")["gpus"][0]["containers"][0]
+    again = simulated("--trace", str(path), "--policy", "native")[0]["containers"][0]
     assert again["share_got_pct"] == pytest.approx(share, rel=0.01)
     rects = ET.parse(picture).getroot().findall("{http://www.w3.org/2000/svg}rect[@fill='#0072b2']")
     drawn = [one for one in rects if float(one.get("width") or 0) > 100]
     assert [one.get("height") for one in drawn] == ["11.5"], "half of a lane, in one piece"
-    text = CliRunner().invoke(cgpu, ["simulate", *words], prog_name="cgpu").stdout
+    text = simulate(*words).stdout
     assert "▄▄▄▄▄▄▄▄" in text and "█████" not in text
 
 
@@ -211,8 +204,8 @@ def test_two_of_unequal_gaps_are_played_back(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     line = ("--seconds", "2", "--from-ms", "0", "--line-ms", "2000", "--perfetto", str(path))
     words = ("--container", GAPS, "--container", "name=b,kernel_us=700,depth=1,gap_us=300,weight=2")
-    before = simulate(*words, *line)["gpus"][0]["containers"]
-    after = simulate("--trace", str(path), "--policy", "native", "--seconds", "2.2")["gpus"][0]["containers"]
+    before = simulated(*words, *line)[0]["containers"]
+    after = simulated("--trace", str(path), "--policy", "native", "--seconds", "2.2")[0]["containers"]
     for first, second in zip(before, after, strict=True):
         assert 2.2 * second["share_got_pct"] == pytest.approx(2 * first["share_got_pct"], rel=0.01)
 
@@ -220,11 +213,10 @@ def test_two_of_unequal_gaps_are_played_back(tmp_path: Path) -> None:
 def test_a_line_of_too_many_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was chosen is refused, the default ends where there is no room."""
     monkeypatch.setattr("cgpu_cli.sim.run.LINE_MOST", 100)
-    words = ("simulate", "--seconds", "1", "--container", GAPS + ",start_ms=1")
-    done = CliRunner().invoke(cgpu, [*words, "--line-ms", "500", "--perfetto", str(tmp_path / "x")], prog_name="cgpu")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "the time line has more than 100 intervals (--line-ms, a shorter one)" in done.stderr
-    (gpu,) = simulate(*words[1:])["gpus"]
+    words = ("--seconds", "1", "--container", GAPS + ",start_ms=1")
+    done = simulate(*words, "--line-ms", "500", "--perfetto", str(tmp_path / "x"))
+    refused(done, "the time line has more than 100 intervals (--line-ms, a shorter one)")
+    (gpu,) = simulated(*words)
     assert len(gpu["line"]["ran"]) == 100
     assert gpu["line"]["to_ms"] == gpu["line"]["ran"][-1]["to_ms"] < 500
     assert any("more than 100 intervals" in note for note in gpu["notes"])
@@ -242,9 +234,7 @@ def test_a_line_of_too_many_intervals(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_file_that_is_no_trace(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    result = CliRunner().invoke(cgpu, ["simulate", "--trace", str(path)], prog_name="cgpu")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert said in result.stderr
+    refused(simulate("--trace", str(path)), said)
 
 
 def test_many_processes_in_a_trace_are_read_at_once() -> None:

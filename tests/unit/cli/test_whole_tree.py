@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from command_tree import leaves
+from commands import leaves
 from fake_tree import ID1, Tree, write
 from fakelink import FakeLink
 from hypothesis import HealthCheck, given, settings

@@ -14,7 +14,6 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
 from cgpu_cli import change, kernel
 from cgpu_cli.columns import cells, folded
 from cgpu_cli.main import cgpu
-from cgpu_cli.smi import smi
 from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
 
@@ -221,20 +220,6 @@ def test_it_fits_the_terminal(tree: Tree, monkeypatch: pytest.MonkeyPatch, width
     assert max(map(cells, text.splitlines())) <= width, text
     own = {"pmon": ("19772", "256", ID2[:12]), "dmon": ("768",), "gpu": (ID2[:12], "15109"), "policy": (ID2[:12],)}
     assert all(figure in text for figure in own[words[0]])
-
-
-def completed(command: object, *words: str) -> list[str]:
-    from click.shell_completion import ShellComplete
-
-    found = ShellComplete(command, {}, "cgpu", "_X").get_completions(list(words[:-1]), words[-1])  # type: ignore[arg-type]
-    return [one.value for one in found]
-
-
-def test_completion_of_values() -> None:
-    assert completed(cgpu, "simulate", "--policy", "we") == ["weighted"]
-    assert completed(cgpu, "simulate", "--profile", "h1") == ["h100"]
-    assert completed(cgpu, "nodes", "--state", "dr") == ["draining"]
-    assert completed(smi, "--query-gpu", "index,memory.u") == ["index,memory.used"]
 
 
 def test_the_error_of_kubectl_is_not_doubled(tmp_path: Path) -> None:
