@@ -28,6 +28,7 @@ from .edit import (
     lookup,
     name_taken,
     quoted,
+    section,
     toml,
     toml_of,
     unblock,
@@ -116,17 +117,6 @@ def _nvidia(cri: object, plugin: str, runtime: str) -> str:
     )
 
 
-def _section(text: str, table: tuple[str, ...]) -> tuple[str, str, str] | None:
-    """The text up to and with the header of this table, the table, the rest; None: no such header."""
-    names = [rf"""(?:{re.escape(one)}|"{re.escape(one)}"|'{re.escape(one)}')""" for one in table]
-    header = re.search(rf"^[ \t]*\[[ \t]*{r'[.]'.join(names)}[ \t]*\][^\n]*(?:\n|\Z)", text, re.M)
-    if header is None:
-        return None
-    next_header = re.compile(r"^[ \t]*\[", re.M).search(text, header.end())
-    stop = next_header.start() if next_header else len(text)
-    return text[: header.end()], text[header.end() : stop], text[stop:]
-
-
 @dataclass(frozen=True)
 class _Key:
     """A key of the CRI plugin that is set. The line that it replaces stays as a comment, for the undoing."""
@@ -144,13 +134,13 @@ class _Key:
         table = self.table(plugin)
         if lookup(toml(text), *table, self.name) == self.value:
             return text
-        head, body, rest = _section(text, table) or (text, "", "")
+        head, body, rest = section(text, *table) or (text, "", "")
         value = quoted(self.value) if isinstance(self.value, str) else str(self.value).lower()
         line = f"{self.name} = {value}"
         if found := re.search(rf"^[ \t]*{self.name}[ \t]*=[^\n]*(?:\n|\Z)", body, re.M):
             mine = block(line, _WAS + found[0].rstrip("\n"), marks=self.marks)
             body = body[: found.start()] + mine + body[found.end() :]
-        elif _section(text, table):
+        elif section(text, *table):
             head, body = end_line(head), block(line, marks=self.marks) + body
         else:
             name = ".".join(("plugins", quoted(plugin), *self.within))

@@ -102,6 +102,17 @@ def changed_only(before: str, after: str, *paths: tuple[str, ...]) -> str:
     return after
 
 
+def section(text: str, *table: str) -> tuple[str, str, str] | None:
+    """The text up to and with the header of this table, the table, the rest; None: no such header."""
+    names = [rf"""(?:{re.escape(one)}|"{re.escape(one)}"|'{re.escape(one)}')""" for one in table]
+    header = re.search(rf"^[ \t]*\[[ \t]*{r'[.]'.join(names)}[ \t]*\][^\n]*(?:\n|\Z)", text, re.M)
+    if header is None:
+        return None
+    next_header = re.compile(r"^[ \t]*\[", re.M).search(text, header.end())
+    stop = next_header.start() if next_header else len(text)
+    return text[: header.end()], text[header.end() : stop], text[stop:]
+
+
 def end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 

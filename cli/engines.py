@@ -24,14 +24,12 @@ from .edit import (
     lookup,
     name_taken,
     quoted,
+    section,
     toml,
     toml_of,
     unblock,
     with_file_name,
 )
-
-_HEADER = re.compile(rf'^[ \t]*\[[ \t]*"?{TOOLKIT}"?[ \t]*\][^\n]*(?:\n|\Z)', re.M)
-_NEXT_HEADER = re.compile(r"^[ \t]*\[", re.M)
 
 
 @dataclass(frozen=True)
@@ -171,16 +169,6 @@ def _podman_take(text: str, record: Record) -> str:
     return changed_only(text, unblock(text, record), _PODMAN)
 
 
-def _split(text: str) -> tuple[str, str, str]:
-    """The text up to and with the header of NVIDIA's table, the table, the rest."""
-    found = _HEADER.search(text)
-    if not found:
-        return text, "", ""
-    end = _NEXT_HEADER.search(text, found.end())
-    stop = end.start() if end else len(text)
-    return text[: found.end()], text[found.end() : stop], text[stop:]
-
-
 def _same_next(runtimes: list[str], conf: str) -> None:
     """Refuse if cgpu-runtime would not execute the runtime that is first now (conf: runtime.conf)."""
     found = re.search(r'^[ \t]*next[ \t]*=[ \t"]*([^"\r\n]*)', conf, re.M)
@@ -193,10 +181,10 @@ def _same_next(runtimes: list[str], conf: str) -> None:
 
 def _nvidia_put(text: str, request: SetupRequest) -> str:
     old, mine = lookup(toml(text), TOOLKIT, "runtimes"), quoted(request.runtime)
-    head, table, rest = _split(text)
+    found = section(text, TOOLKIT)
+    head, table, rest = found or (text, "", "")
     if old is None:
         line = f'runtimes = [{mine}, "runc", "crun"]'
-        found = _HEADER.search(text)
         new = end_line(head) + (block(line) + table + rest if found else block(f"[{TOOLKIT}]", line))
         return changed_only(text, new, (TOOLKIT, "runtimes"))
     if not isinstance(old, list) or not all(isinstance(one, str) for one in old):
@@ -228,7 +216,7 @@ def _nvidia_take(text: str, record: Record) -> str:
         return text
     if BEGIN in text and BEGIN in record.after:
         return changed_only(text, unblock(text, record), (TOOLKIT, "runtimes"))
-    head, table, rest = _split(text)
+    head, table, rest = section(text, TOOLKIT) or (text, "", "")
     mine = re.escape(quoted(record.runtime))
     bare = re.sub(rf'^([ \t]*"?runtimes"?[ \t]*=[ \t]*\[\s*){mine}\s*,?\s*', r"\1", table, count=1, flags=re.M)
     new = head + bare + rest

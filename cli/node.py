@@ -205,14 +205,9 @@ def _has_libcuda(root: Path, pid: int) -> bool:
     return any(os.path.lexists(own / folder / LIBRARY) for folder in LIBRARY_FOLDERS)
 
 
-def _rows(status: dict[str, Any] | None) -> list[dict[str, Any]]:
-    rows = (status or {}).get("containers")
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
 def _without_libcuda(root: Path, status: dict[str, Any] | None) -> tuple[str, ...] | None:
     """Short ids of running containers; None: cgpud names none."""
-    pids = {str(row.get("id")): row.get("pid") for row in _rows(status)}
+    pids = {str(row.get("id")): row.get("pid") for row in daemon.rows(status, "containers")}
     known = {name: pid for name, pid in pids.items() if isinstance(pid, int) and (root / f"proc/{pid}/root").exists()}
     return tuple(name[:12] for name, pid in known.items() if not _has_libcuda(root, pid)) if known else None
 
@@ -223,7 +218,7 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
 
     if status is None:
         return ()
-    ids = {daemon.kernel_id(row) for row in _rows(status)}
+    ids = {daemon.kernel_id(row) for row in daemon.rows(status, "containers")}
     return tuple(label(one.id) for one in listed if not one.dying and is_our_cookie(one.cookie) and one.id not in ids)
 
 
@@ -307,7 +302,7 @@ def _past_us(
     `by_nvidia`: NVIDIA's own, too."""
     if status is None:
         return None
-    known = {str(row.get("id")) for row in _rows(status)} | {one.id for one in listed}
+    known = {str(row.get("id")) for row in daemon.rows(status, "containers")} | {one.id for one in listed}
     seen: dict[str, bool] = {}
     pids = sorted(int(path.name) for path in (root / "proc").glob("[0-9]*") if path.name.isdigit())
     for pid in pids:
