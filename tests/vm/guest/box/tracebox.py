@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,10 @@ class Held:
     def __init__(self) -> None:
         self.longest_ms: dict[str, float] = {}
 
-    def read(self, text: str) -> None:
+    def read(self, lines: Iterable[str]) -> None:
         """Pairs the events of one task. A read section inside of another one belongs to the outer one."""
         since: dict[str, tuple[float, int]] = {}
-        for line in text.splitlines():
+        for line in lines:
             if not (found := LINE.search(line)):
                 continue
             at = float(found["at"])
@@ -99,7 +99,10 @@ def held(*locks: str) -> Iterator[Held]:
         for event in ("lock_acquire", "lock_release"):
             _write(f"events/lock/{event}/enable", "0")
             _write(f"events/lock/{event}/filter", "0")
-        result.read((TRACING / "trace").read_text())
+        # Line by line: the whole text is some 100 MB, and in User-Mode Linux each page of a process can be a mapping of
+        # the host's, which allows vm.max_map_count of them (65,530): beyond it the process gets SIGSEGV.
+        with (TRACING / "trace").open() as trace:
+            result.read(trace)
         _write("trace", "")
         _write("trace_clock", clock[1] if clock else "local")
         for name, value in before.items():
