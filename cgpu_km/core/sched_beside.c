@@ -120,7 +120,7 @@ static u32 sociable(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	u32 known = r->members & t->known_mask, out = known, mask;
 
-	if (!cgpu_prio_was_awake(t))
+	if (!cgpu_prio_was_awake(t) || (known & t->weighted_mask[1]))
 		return out;
 	for (mask = known; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
@@ -243,6 +243,23 @@ s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 		return 0;
 	lacks = cgpu_recent_missing_ns(t, slot);
 	return (s64)(lacks < t->slice_ns ? lacks : t->slice_ns);
+}
+
+/**
+ * cgpu_rr_naps() - slots of which it is known that they slept within their last turns
+ * @t: the scheduler
+ */
+u32 cgpu_rr_naps(const struct cgpu_sched *t)
+{
+	u32 mask, out = 0;
+
+	for (mask = t->known_mask; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->woken_ns && s->full_turns < CGPU_APART_TURNS)
+			out |= mask & -mask;
+	}
+	return out;
 }
 
 /**

@@ -21,18 +21,11 @@
 #define BEFORE_MAX_NS	100000u	/* calls in the gap put off what is taken for its begin */
 #define LONG_NS		2000000ull	/* others have such a gap by calls too, so it counts for a part: */
 #define LONG_PARTS	8u
+#define SEEN_NS	200000u	/* two intervals between readings of one that works */
 #define GAPS_MAX	64u	/* so many make the mean */
 #define GAPS_LEAST	4u
 #define UNSEEN_GAPS	4u	/* in a row, of which each is a reading only: the mean is none */
 #define UNSEEN_COUNT	2u	/* and follows quickly what comes next */
-
-/* A gap of less is half over when others were thawed, and they have to be frozen after it. */
-#define QUICK_NS	1500000ull
-#define QUICK_POINTS	16u	/* one for each such gap; one less for as much of a longer one: */
-#define LONGER_POINTS	8u	/* at most */
-#define QUICK_FROM	14u
-#define QUICK_UNTIL	4u
-#define LONG_LATELY_NS	400000000ull	/* after a longer gap: each change can be calls */
 
 /* How much of such work is work: over about so long, since a budget lasts for as long. */
 #define SHARE_NS	1000000000ull
@@ -45,8 +38,22 @@ static u64 switches_ns(const struct cgpu_sched *t, u32 quarters)
 	return ns * quarters / 4;
 }
 
-/* The time of a change that the last two readings found. */
-static u64 between_readings(const struct cgpu_sched *t, u64 now_ns)
+/**
+ * cgpu_dense_may_be_lent() - is a gap so long that the hardware may lend it
+ * @t: the scheduler
+ * @len_ns: how long it was
+ */
+bool cgpu_dense_may_be_lent(const struct cgpu_sched *t, u64 len_ns)
+{
+	return len_ns >= switches_ns(t, TOO_SHORT);
+}
+
+/**
+ * cgpu_dense_between_readings() - the time of a change that the last two readings found
+ * @t: the scheduler
+ * @now_ns: of the second
+ */
+u64 cgpu_dense_between_readings(const struct cgpu_sched *t, u64 now_ns)
 {
 	return now_ns - (t->read_ns < now_ns ? now_ns - t->read_ns : 0) / 2;
 }
@@ -59,7 +66,7 @@ static u64 between_readings(const struct cgpu_sched *t, u64 now_ns)
  */
 void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns)
 {
-	t->slot[slot].gap_from_ns = between_readings(t, now_ns);
+	t->slot[slot].gap_from_ns = cgpu_dense_between_readings(t, now_ns);
 }
 
 /**
@@ -70,7 +77,7 @@ void cgpu_dense_gap(struct cgpu_sched *t, u32 slot, u64 now_ns)
  */
 u64 cgpu_dense_gap_ns(const struct cgpu_sched *t, u32 slot, u64 now_ns)
 {
-	u64 end_ns = between_readings(t, now_ns), from_ns = t->slot[slot].gap_from_ns;
+	u64 end_ns = cgpu_dense_between_readings(t, now_ns), from_ns = t->slot[slot].gap_from_ns;
 
 	return end_ns > from_ns ? end_ns - from_ns : 0;
 }
@@ -141,54 +148,6 @@ static void judge_gaps(const struct cgpu_sched *t, struct cgpu_sched_entity *s, 
 	}
 }
 
-/* Gaps that the hardware may lend count. */
-static void count_quick(const struct cgpu_sched *t, struct cgpu_sched_entity *s, u64 len_ns, u64 now_ns)
-{
-	u32 less = len_ns < LONGER_POINTS * QUICK_NS ? (u32)(len_ns / QUICK_NS) : LONGER_POINTS;
-
-	if (len_ns < switches_ns(t, TOO_SHORT))
-		return;
-	if (len_ns < QUICK_NS) {
-		s->quick_gaps += s->quick_gaps < QUICK_POINTS;
-	} else {
-		s->quick_gaps -= less < s->quick_gaps ? less : s->quick_gaps;
-		if (s->gap_from_ns > t->prio_stopped_ns)
-			s->long_gap_ns = now_ns;
-	}
-	if (s->quick_gaps >= QUICK_FROM)
-		s->is_quick = 1;
-	else if (s->quick_gaps < QUICK_UNTIL)
-		s->is_quick = 0;
-}
-
-/* It is in a gap that calls lend, or had one lately. */
-static bool has_long_gaps(const struct cgpu_sched *t, u32 slot)
-{
-	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 from_ns = s->gap_from_ns > t->prio_stopped_ns ? s->gap_from_ns : t->prio_stopped_ns;
-
-	if ((t->asleep_mask >> slot & 1) && t->last_ns >= from_ns + QUICK_NS)
-		return true;
-	return s->long_gap_ns && t->last_ns < s->long_gap_ns + LONG_LATELY_NS;
-}
-
-/**
- * cgpu_dense_is_quick() - are gaps mostly over before a thaw and a freeze could lend them
- * @t: the scheduler, accounted up to now
- * @high: high-priority slots
- *
- * One that works without a gap, as in several TSGs at once, has none that calls could lend either.
- *
- * Return: true if those of one of @high are: with the work of the others they are shorter still.
- */
-bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high)
-{
-	for (; high; high &= high - 1)
-		if (t->slot[__builtin_ctz(high)].is_quick || !has_long_gaps(t, __builtin_ctz(high)))
-			return true;
-	return false;
-}
-
 /**
  * cgpu_dense_work() - a reading found work, or nothing is known
  * @t: the scheduler
@@ -215,7 +174,6 @@ void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns)
 		return;
 	len_ns = seen ? cgpu_dense_gap_ns(t, slot, now_ns) : 0;
 	count_gap(t, s, len_ns);
-	count_quick(t, s, len_ns, now_ns);
 	judge_gaps(t, s, seen);
 }
 
@@ -260,6 +218,18 @@ u32 cgpu_dense_mask(struct cgpu_sched *t, u32 high, u64 *left_ns)
 			*left_ns = after_ns - age_ns;
 	}
 	return t->dense_mask;
+}
+
+/**
+ * cgpu_dense_has_seen_gaps() - do readings find most gaps of a slot
+ * @t: the scheduler
+ * @slot: with highprio
+ *
+ * What the others have of gaps that they do not find is charged to it.
+ */
+bool cgpu_dense_has_seen_gaps(const struct cgpu_sched *t, u32 slot)
+{
+	return t->slot[slot].gap_ns >= SEEN_NS;
 }
 
 /* All of @high are known to work so, and have for long enough. */

@@ -16,8 +16,12 @@ u64 cgpu_dense_lent_ns(const struct cgpu_sched *t, u32 slot);
 void cgpu_dense_idle(struct cgpu_sched *t, u32 slot, u64 now_ns);
 void cgpu_dense_work(struct cgpu_sched *t, u32 slot, bool known, u64 now_ns);
 
-/* Are the gaps of one of @high mostly too short for a thaw and a freeze? */
-bool cgpu_dense_is_quick(const struct cgpu_sched *t, u32 high);
+/* Of gaps in general: is one so long that the hardware may lend it, and when did it begin or end? */
+bool cgpu_dense_may_be_lent(const struct cgpu_sched *t, u64 len_ns);
+u64 cgpu_dense_between_readings(const struct cgpu_sched *t, u64 now_ns);
+
+/* Do readings find most gaps of a slot? */
+bool cgpu_dense_has_seen_gaps(const struct cgpu_sched *t, u32 slot);
 
 /* How much of such work is work, and how much of its gaps is charged. */
 void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns);

@@ -11,6 +11,7 @@
 #include "sched_hold.h"
 #include "sched_hwshare.h"
 #include "sched_prio.h"
+#include "sched_quick.h"
 #include "sched_resist.h"
 #include "sched_restart.h"
 #include "sched_rr.h"
@@ -30,6 +31,7 @@ struct plan_input {
 	bool polled;		/* the run state matters to this plan */
 	bool expected;		/* exclusive, and awake not long ago */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
+	bool quick;		/* gaps of @present are the hardware's to lend */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 crowd;		/* the others of @low: they have turns to themselves */
 	u32 waits;		/* those of @crowd that keep what is due to them until high priority sleeps */
@@ -66,7 +68,8 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->awake = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
-	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low, v->exclusive ? v->present : 0) : v->low;
+	v->quick = !v->exclusive || cgpu_quick_are(t);
+	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low, v->quick ? CGPU_PRIO_CORUN_TSGS_MAX : 1) : v->low;
 	v->crowd = v->low & ~v->corunnable;
 	v->waits = 0;
 	v->corun = 1;
@@ -186,7 +189,7 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 		/* The timeslices divide it: a crowd would take all of the hardware's round. It runs in its turns while
 		 * high priority sleeps. Where that is seldom for long enough, it waits without one.
 		 */
-		v->waits = cgpu_dense_is_quick(t, v->present) ? v->crowd : 0;
+		v->waits = v->quick ? v->crowd : 0;
 		return (v->policy->slices ? run_alone(t, v) : v->high | v->low) & ~v->crowd;
 	}
 	run = v->policy->slices ? step(t, v, CGPU_RR_PRIO, v->present, false) : v->present;
@@ -196,11 +199,9 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 	low = v->low;
 	if (v->policy->slices)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
-	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs.
-	 * One whose gaps are too short to be lent would lose a timeslice to the others in each of
-	 * them.
-	 */
-	if ((t->controls & CGPU_CTRL_TIMESLICE) && !v->active && !(low & v->opened & ~v->corunnable))
+	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
+	if (!(low & v->opened & ~v->corunnable) &&
+	    cgpu_prio_may_share(t, v->active, v->low & v->opened & ~cgpu_rr_naps(t)))
 		return run | low;
 	return low | (run & t->asleep_mask);
 }

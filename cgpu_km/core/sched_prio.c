@@ -4,7 +4,6 @@
 
 #include "policy.h"
 #include "sched_at_work.h"
-#include "sched_dense.h"
 #include "sched_hwshare.h"
 #include "sched_resist.h"
 #include "sched_rr.h"
@@ -147,7 +146,7 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  * cgpu_prio_corunnable() - slots that may run beside a high-priority one
  * @t: the scheduler
  * @group: containers without highprio
- * @high: those with it, if the run state of all is known; else 0
+ * @most: so many TSGs of one at once at most, of one of which it is known how many work
  *
  * The hardware's round has a timeslice for each TSG with work, and a high-priority container waits for
  * the whole of it whenever it leaves the GPU for a moment. A container of which more than CGPU_PRIO_CORUN_TSGS_MAX
@@ -157,9 +156,9 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  *
  * Return: mask of the others.
  */
-u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 high)
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 most)
 {
-	u32 out = group, most = high && !cgpu_dense_is_quick(t, high) ? 1 : CGPU_PRIO_CORUN_TSGS_MAX, mask;
+	u32 out = group, mask;
 
 	for (mask = group; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
@@ -216,7 +215,7 @@ bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_sc
 	u64 theirs = in_round_us(t, low, *ts_scale, false), ours = in_round_us(t, high, *ts_scale, true);
 	u32 tsgs;
 
-	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low, 0))
+	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low, CGPU_PRIO_CORUN_TSGS_MAX))
 		return false;
 	if (theirs * LEAST_PARTS >= ours && cgpu_use_is_little(t, left_ns)) {
 		tsgs = cgpu_hw_most_tsgs(t, high);

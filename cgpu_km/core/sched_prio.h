@@ -22,10 +22,10 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  */
 bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns);
 
-/* Those of @group that work in so few TSGs at once that they may run beside a high-priority one; @high: those, if their
- * run state is known.
+/* Those of @group that work in at most so many TSGs at once, as far as that is known, that they may run beside a high-priority
+ * one.
  */
-u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 high);
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 most);
 
 /* Those of @group that their caps leave time in this period (policies 0, 3). */
 u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64 *left_ns);
@@ -50,6 +50,12 @@ bool cgpu_prio_was_awake(const struct cgpu_sched *t);
  */
 u32 cgpu_prio_probed(const struct cgpu_sched *t, u32 awake, u64 *left_ns);
 u32 cgpu_prio_kept_back(const struct cgpu_sched *t, u32 low, u64 *left_ns);
+
+/* High-priority slots that had work lately. */
+u32 cgpu_prio_lively(const struct cgpu_sched *t);
+
+/* Do timeslices divide the GPU while the budget is used up? Else high priority is frozen. */
+bool cgpu_prio_may_share(const struct cgpu_sched *t, u32 active, u32 steady);
 
 /* @slot has work again after a gap in which the hardware may have run others; it worked until one began. */
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot, u64 gap_ns, u64 lent_ns);

@@ -7,6 +7,8 @@
 #include "sched_hwshare.h"
 
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
+#define SEVERAL_RESUME_NS	3000000ll	/* of several slots, which are frozen meanwhile */
+#define LIVELY_NS	400000000ull	/* without work for longer, and a slot does not count */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
 
 /**
@@ -57,6 +59,27 @@ void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
 }
 
 /**
+ * cgpu_prio_lively() - high-priority slots that had work lately
+ * @t: the scheduler, accounted up to now
+ *
+ * Of several the account does not know how long each had the GPU: when the work of one is over another one has some.
+ */
+u32 cgpu_prio_lively(const struct cgpu_sched *t)
+{
+	u32 mask, out = t->opened_mask & t->weighted_mask[1];
+
+	for (mask = out & t->asleep_mask; mask; mask &= mask - 1)
+		if (t->last_ns - t->slot[__builtin_ctz(mask)].idle_since_ns > LIVELY_NS)
+			out &= ~(mask & -mask);
+	return out;
+}
+
+static s64 resume_ns(const struct cgpu_sched *t)
+{
+	return cgpu_is_one(cgpu_prio_lively(t)) ? RESUME_NS : SEVERAL_RESUME_NS;
+}
+
+/**
  * cgpu_prio_budget_used_up() - must the high-priority slots share the GPU now
  * @t: the scheduler, accounted up to now
  * @left_ns: lowered to the time until the answer may change
@@ -70,11 +93,11 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 
 	if (t->prio_budget_ns <= 0)
 		t->prio_throttled = 1;
-	else if (t->prio_budget_ns >= RESUME_NS)
+	else if (t->prio_budget_ns >= resume_ns(t))
 		t->prio_throttled = 0;
 	if (t->prio_throttled) {
 		t->prio_stopped_ns = t->last_ns;
-		left = RESUME_NS;
+		left = (u64)resume_ns(t);
 	} else {
 		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + CGPU_PRIO_SLACK_NS;
 	}
@@ -122,6 +145,25 @@ static u32 others(const struct cgpu_sched *t)
 	return t->run_mask & t->busy_mask & t->weighted_mask[0];
 }
 
+/**
+ * cgpu_prio_may_share() - do timeslices divide the GPU while the budget is used up
+ * @t: the scheduler, accounted up to now
+ * @active: high-priority slots beside which the others are frozen otherwise
+ * @steady: those without highprio that have opened the GPU and did not sleep lately
+ *
+ * One whose gaps are too short to be lent would lose a timeslice to the others in each of them. But where all of them
+ * sleep now and then the GPU would idle meanwhile, and of one of several TSGs, whose gaps are longer beside others, only
+ * this shows them. Of several slots, and of gaps that readings miss, it is not known what the others had.
+ *
+ * Return: false: high priority is frozen meanwhile.
+ */
+bool cgpu_prio_may_share(const struct cgpu_sched *t, u32 active, u32 steady)
+{
+	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !cgpu_is_one(cgpu_prio_lively(t)))
+		return false;
+	return !active || (cgpu_dense_has_seen_gaps(t, __builtin_ctz(active)) && !steady);
+}
+
 /* One of @low works in so many TSGs at once that it is frozen whenever high priority works. */
 static bool has_crowd(const struct cgpu_sched *t, u32 low)
 {
@@ -136,7 +178,7 @@ static bool has_crowd(const struct cgpu_sched *t, u32 low)
  */
 static bool is_beside(const struct cgpu_sched *t, u32 slot)
 {
-	if (!((t->run_mask & ~t->dense_mask) >> slot & 1) || cgpu_at_work(t, slot) > 1)
+	if (!(t->run_mask >> slot & 1) || cgpu_at_work(t, slot) > 1 || !cgpu_is_one(cgpu_prio_lively(t)))
 		return false;
 	return t->slot[slot].tsgs <= 1 || !has_crowd(t, others(t));
 }
@@ -154,17 +196,21 @@ static bool is_beside(const struct cgpu_sched *t, u32 slot)
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot, u64 gap_ns, u64 lent_ns)
 {
 	u32 low = others(t);
-	u64 timeslice_ns, got_ns;
+	u64 round_ns, step_ns, tsgs, got_ns;
 
-	if (!t->slot[slot].highprio || !low)
+	/* Of several the last one's gap is that of all. */
+	if (!t->slot[slot].highprio || !low || !t->high_gap_ns)
 		return;
 	if (!is_beside(t, slot)) {
 		t->prio_budget_ns -= t->prio_throttled ? 0 : (s64)t->switch_ns;
 		return;
 	}
-	timeslice_ns = cgpu_hw_shortest_ns(t, low);
+	/* Several TSGs in turn: a switch before each, and high priority waits for those that are left of a round. */
+	round_ns = cgpu_hw_weight(t, low, true) * 1000ull;
+	tsgs = cgpu_hw_weight(t, low, false);
+	step_ns = round_ns + (tsgs > 1 ? tsgs * t->switch_ns : 0);
 	got_ns = gap_ns > t->switch_ns ? gap_ns - t->switch_ns : 1;
-	got_ns = (got_ns + timeslice_ns - 1) / timeslice_ns * timeslice_ns;
+	got_ns = (got_ns + step_ns - 1) / step_ns * round_ns;
 	t->prio_budget_ns += (s64)got_ns - (s64)lent_ns;
 }
 

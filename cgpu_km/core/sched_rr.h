@@ -31,6 +31,7 @@ void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started);
 u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr, u64 *left_ns);
 s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot);
 u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r);
+u32 cgpu_rr_naps(const struct cgpu_sched *t);
 u32 cgpu_rr_restless(const struct cgpu_sched *t);
 u64 cgpu_rr_timeslice_wait_ns(const struct cgpu_sched *t, u32 slot);
 u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 slot);

@@ -16,6 +16,7 @@
 #include "sched_dense.h"
 #include "sched_on.h"
 #include "sched_prio.h"
+#include "sched_quick.h"
 
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
 #define IDLE_READINGS	3u	/* without work, in a row */
@@ -171,6 +172,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		if (!(t->asleep_mask & bit) && now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
 			fall_asleep(t, i);
 	}
+	cgpu_quick_note(t, now_ns);
 	t->read_ns = now_ns;
 	return known != was_known || busy != was_busy || t->asleep_mask != was_asleep;
 }
@@ -186,6 +188,7 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 	t->busy_mask &= ~slots;
 	t->asleep_mask &= ~slots;
 	t->dense_mask &= ~slots;
+	cgpu_quick_forget(t, slots);
 	if (t->on_mask & slots)
 		cgpu_on_forget(t);
 	for (slots &= t->live_mask; slots; slots &= slots - 1) {

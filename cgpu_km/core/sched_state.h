@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	26	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	27	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -72,16 +72,13 @@ struct cgpu_sched_entity {
 	u64 used_up_ns;		/* when it last used up a timeslice while others waited, as far as that is known */
 	u64 kernel_ns;		/* about the longest by which a kernel of it delayed its freezes lately */
 	u64 recent_ns[CGPU_RECENT_COUNT];	/* of gpu_ns, what is left by a decay of each span */
-	u64 long_gap_ns;	/* of high priority: when a gap ended last that calls could lend; 0: never */
 	u64 at_work_ns;		/* when so many TSGs worked last */
 	u64 at_work_alone_ns;	/* when a reading without work of high priority counted last */
 	u32 at_work_mean;	/* TSGs with work in the last readings, in 1024ths */
 	u8 at_work;		/* TSGs that work at once; 0: unknown */
 	u8 at_work_readings;	/* as many as made the mean, to 64 */
-	u8 quick_gaps;		/* of high priority: points for gaps that are over before calls could lend them */
-	u8 is_quick;		/* 1: most are */
 	u8 left_unseen;		/* points: another's work ended while it should have had the GPU */
-	u8 pad[7];
+	u8 pad;
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -175,6 +172,10 @@ struct cgpu_sched {
 	u64 read_ns;		/* when the run state was last read */
 	u32 unrestarted_mask;	/* slots whose timeslices were set since */
 	u32 part_thawed_mask;	/* their last call, a thaw, failed for some channels: the others run */
+	u64 high_gap_ns;	/* since when all high priority is without work; 0: it has some, or is unknown */
+	u64 high_long_gap_ns;	/* when such a gap ended last that calls could lend; 0: never */
+	u32 quick_points;	/* for gaps that are over before calls could lend them, to 64 */
+	u32 quick;		/* 1: most are */
 };
 
 #endif

@@ -77,6 +77,71 @@ def test_without_gaps_several_run_beside_high_priority(policy, count):
     assert {each for each, _ in seen(sim, 1)} == {1}
 
 
+def beside_several(
+    policy: int, count: int, gap_us: float, tsgs: int, prio_ratio: int, work_us: float = 1000
+) -> DemandGpu:
+    """So many of high priority, each with such pieces and gaps, and a training."""
+    turn = Turn(policy, slice_ms=6, controls=BOTH, switch_us=205)
+    turn.set("prio_ratio", prio_ratio)
+    ids = [turn.add(highprio=1, channels=1) for _ in range(count)] + [turn.add(channels=tsgs)]
+    loads = [*(Closed(work_us, gap_us).works_in(1) for _ in range(count)), Load().works_in(tsgs)]
+    return DemandGpu(turn, dict(zip(ids, loads, strict=True)))
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize("tsgs", [2, 4])
+def test_gaps_of_several_high_ones_are_those_of_all(policy, tsgs):
+    """By those of each calls lent them. Of two with gaps of 1.6 ms few are left of more than one: the training had 2.5
+    %, and 13 of the GPU idled."""
+    sim = beside_several(policy, 2, 1600, tsgs, 95).run(1500)
+    before = sim.idle_ns
+    assert {runs for runs, _ in seen(sim, 2)} == {1}
+    assert sim.idle_ns - before < sim.time_ns / 100
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+def test_high_priority_is_not_frozen_for_high_priority_while_others_run(policy):
+    """Those with pieces of more than 2 ms waited for each other's turns, and the training had the gaps of the one whose
+    turn it was."""
+    sim = beside_several(policy, 3, 4000, 1, 95, work_us=3000).run(1500)
+    frozen = 0
+    for _ in range(400):
+        sim.run(1)
+        frozen += ~sim.turn.t.run_mask & 0b111 != 0
+    assert frozen < 60
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+def test_several_high_ones_have_the_quota(policy):
+    """While it was used up each of them was charged for all of the time, and the training had 40 to 47 %."""
+    sim = beside_several(policy, 3, 1000, 1, 80).run(3000)
+    had = sim.loads[3].got_ns
+    sim.run(4000)
+    assert (sim.loads[3].got_ns - had) / (4000 * MS) == pytest.approx(0.22, abs=0.03)
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+@pytest.mark.parametrize(("low", "frozen"), [((200, 2000), {1}), (None, {0, 1})])
+def test_a_quota_that_is_used_up_leaves_the_pauses_of_others(policy, low, frozen):
+    """High priority with gaps of 0.3 ms was frozen for others that slept for most of that, and the GPU idled."""
+    other = Closed(*low) if low else Load()
+    sim = beside(policy, Closed(300, 300).works_in(1), other.works_in(1), (1, 1)).run(2500)
+    assert {runs for runs, _ in seen(sim, 0)} == frozen
+
+
+@pytest.mark.parametrize(("tsgs", "timeslice_us", "theirs_us"), [(1, 90, 810), (2, 410, 820), (4, 410, 1640)])
+def test_a_gap_is_a_round_of_each_tsg_at_least(tsgs, timeslice_us, theirs_us):
+    """And a switch before each. Of two at work, of whose timeslices only one counted, each second had 13 to 26 % at
+    prio_ratio 80."""
+    turn = Turn(BURST, controls=BOTH, switch_us=205)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=tsgs)
+    t = turn.t
+    t.slot[low].timeslice_us, t.run_mask, t.known_mask, t.busy_mask, t.high_gap_ns = timeslice_us, 3, 3, 3, 1
+    before = t.prio_budget_ns
+    lib.cgpu_prio_charge_handover(t, high, MS, MS)
+    assert t.prio_budget_ns - before == theirs_us * 1000 - MS
+
+
 @pytest.mark.parametrize("policy", KNOWN)
 def test_a_crowd_has_its_part_beside_short_gaps(policy):
     """Each gap was charged as if the crowd had a timeslice of it, and that had 12 %, in other mixes 4."""
