@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""A test that is a coroutine runs in an event loop of its own; --failed-in chooses tests by an earlier report."""
+"""A test that is a coroutine runs in an event loop of its own, between the start and the end of those of its arguments
+that are asynchronous context managers; --failed-in chooses tests by an earlier report."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import xml.etree.ElementTree as ET
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -19,9 +22,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     within = pyfuncitem.get_closest_marker("within")
     wanted = inspect.signature(pyfuncitem.obj).parameters
-    body = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+    body = entered(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in wanted})
     asyncio.run(asyncio.wait_for(body, within.args[0] if within else LIMIT_S))
     return True
+
+
+async def entered(test: Any, arguments: dict[str, Any]) -> None:
+    """A fixture cannot wait in the test's loop: it returns the context manager, and the test gets what that yields. In
+    the order of the arguments: one that needs another comes after it."""
+    async with AsyncExitStack() as stack:
+        for name, value in arguments.items():
+            if isinstance(value, AbstractAsyncContextManager):
+                arguments[name] = await stack.enter_async_context(value)
+        await test(**arguments)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,11 +11,29 @@ TESTS = Path(__file__).resolve().parents[2]
 
 SOURCE = """
 import asyncio
+import contextlib
 import pytest
 
 @pytest.fixture
 def one():
     return 1
+
+ends = []
+
+@pytest.fixture
+def server(one):
+    @contextlib.asynccontextmanager
+    async def running():
+        loop = asyncio.get_running_loop()
+        yield loop, one
+        ends.append(loop)
+    return running()
+
+async def test_a_context_manager_is_entered_in_the_loop_of_the_test(server):
+    assert server == (asyncio.get_running_loop(), 1) and not ends
+
+def test_and_left_after_it():
+    assert len(ends) == 1
 
 @pytest.mark.parametrize("two", [2, 3])
 async def test_values(one, two):
@@ -47,6 +65,8 @@ def test_outcomes(tmp_path: Path) -> None:
         line.split()[1].partition("::")[2]: line.split()[0] for line in done.stdout.splitlines() if "::" in line
     }
     assert outcomes == {
+        "test_a_context_manager_is_entered_in_the_loop_of_the_test": "PASSED",
+        "test_and_left_after_it": "PASSED",
         "test_values[2]": "PASSED",
         "test_values[3]": "FAILED",
         "TestMethod::test_method": "PASSED",
