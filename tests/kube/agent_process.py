@@ -8,19 +8,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from fake_api import kubeconfig
+from fakes import eventually
 from node_world import NODE, World
 
 START_S = 40  # of a process, on a machine that does other things
-
-KUBECONFIG = """
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
-clusters: [{{name: k, cluster: {{server: "{url}"}}}}]
-users: [{{name: u, user: {{}}}}]
-"""
 
 
 class Process(World):
@@ -32,11 +29,9 @@ class Process(World):
     program = "from cgpu_kube.main import main; main()"
 
     async def start_agent(self) -> None:
-        config = self.directory / "kubeconfig"
-        config.write_text(KUBECONFIG.format(url=self.api.url))
         options = {
             "node-name": NODE,
-            "kubeconfig": config,
+            "kubeconfig": kubeconfig(self.directory, self.api.url),
             "kubelet-dir": self.kubelet.directory,
             "cgpud": self.node.socket,
             "socket": self.socket,
@@ -85,6 +80,29 @@ class Process(World):
         self.process.terminate()
         assert await self.process.wait() == 0, "it ends in order"
 
+    async def kill(self) -> None:
+        """Both processes, as the kernel does where memory.oom.group of the container's cgroup is set."""
+        pids = self.pids()
+        assert all(pids)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        await self.process.wait()
+        await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both have ended")
+
+    def kill_agent(self) -> int:
+        """Its pid."""
+        found = self.agent_pid()
+        os.kill(found, signal.SIGKILL)
+        return found
+
+    async def next_agent(self, *before: int) -> int:
+        """The pid of one that is none of these, once it runs."""
+        await eventually(lambda: self.agent_pid() not in (0, *before), "the next agent", 2 * START_S)
+        return self.agent_pid()
+
+    async def serves(self) -> None:
+        await eventually(lambda: self.is_there() and self.agent_pid(), "the node offers its GPUs", START_S)
+
     def agent_pid(self) -> int:
         """0: it does not run."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -115,3 +133,20 @@ class Process(World):
         before = self.cpu_s()
         await asyncio.sleep(seconds)
         return (self.cpu_s() - before) / seconds
+
+
+@asynccontextmanager
+async def standing(directory: Path, *, keeper: bool = False, **more: object) -> AsyncIterator[Process]:
+    """A node whose agent serves. @keeper: with the unit cgpu-kube-keep. @more: attributes of the Process."""
+    world = Process(directory)
+    for name, value in more.items():
+        setattr(world, name, value)
+    world.node.config = replace(world.node.config, kube_wait_s=60)
+    if keeper:
+        await world.start_keeper()
+    try:
+        async with world.running():
+            await world.serves()
+            yield world
+    finally:
+        await world.stop_keeper()

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from fake_api import FakeApi, recorded
+from fakes import eventually
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import api as kube
@@ -99,8 +100,8 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         if self._is_ours:
             await self.server.up()
-        for node in self.nodes:
-            self.server.put(NODES, node)
+            for node in self.nodes:
+                self.server.put(NODES, node)
         self.api = kube.Client(kube.Config(self.server.url))
         await self.api.__aenter__()
         self.http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
@@ -175,6 +176,16 @@ class Cluster:
     def put(self, found: Object) -> Object:
         return self.server.put(PODS, found)
 
+    async def place(self, found: Object) -> Object:
+        """The pod, once it is bound."""
+        self.put(found)
+        assert await self.schedule(found) == ""
+        return self.stored(found["metadata"]["name"])
+
+    def used(self, node: str = "n1") -> dict[int, int]:
+        """Units that are taken of each GPU."""
+        return {index: load.units for index, load in self.extender.ledger.used(node).items()}
+
     def stored(self, name: str) -> Object:
         found = self.server.get(PODS, "default", name)
         assert found is not None
@@ -189,8 +200,5 @@ class Cluster:
 
     async def settled(self) -> None:
         """The extender has every event."""
-        async with asyncio.timeout(10):
-            while int(self.extender.pods._version or 0) < max(
-                (event[0] for event in self.server.events if event[1] == PODS), default=0
-            ):
-                await asyncio.sleep(0.005)
+        last = max((event[0] for event in self.server.events if event[1] == PODS), default=0)
+        await eventually(lambda: int(self.extender.pods._version or 0) >= last, "every event", 10)

@@ -5,14 +5,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cluster import Cluster, gpu, our_node
 from deployed import Object, kustomized, named
+from fake_api import FakeApi
 from fakes import Warned
 from hypothesis import HealthCheck, settings
+from node_world import World
 from structlog.testing import capture_logs
+
+from cgpu_kube import api
 
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +30,34 @@ def tmp_path() -> Iterator[Path]:
     """A short one: a socket's name has at most 107 bytes, and pytest's own grows with each run."""
     with tempfile.TemporaryDirectory(prefix="cgpu-") as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AbstractAsyncContextManager[World]:
+    """A node that offers its GPUs in the mode cgpu, while the test runs."""
+    return World(tmp_path).offering()
+
+
+@pytest.fixture
+def server() -> FakeApi:
+    """An API server, while the test runs; as an argument before `client`."""
+    return FakeApi()
+
+
+@pytest.fixture
+def client(server: FakeApi) -> AbstractAsyncContextManager[api.Client]:
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[api.Client]:
+        async with api.Client(api.Config(server.url)) as found:
+            yield found
+
+    return connected()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """An API server with one node of ours, and the extender, while the test runs."""
+    return Cluster(our_node("n1", gpu(0, 15), gpu(1, 79)))
 
 
 @pytest.fixture

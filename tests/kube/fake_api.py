@@ -35,6 +35,21 @@ def recorded(name: str) -> Any:
     return json.loads((DATA / f"{name}.json").read_text())
 
 
+def kubeconfig(folder: Path, server: str, **user: object) -> Path:
+    """The file `config`: of that URL, and that user."""
+    path = folder / "config"
+    values = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "default"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(values))  # JSON is YAML
+    return path
+
+
 #: What kubectl finds by discovery: group version -> (plural, kind, namespaced, short names).
 RESOURCES = {
     "v1": [
@@ -197,6 +212,9 @@ class FakeApi:
 
     def get(self, collection: str, namespace: str, name: str) -> Object | None:
         return self.objects.get(collection, {}).get((namespace, name))
+
+    def label_namespace(self, name: str, labels: dict[str, str]) -> None:
+        self.put("api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
 
     def pods(self) -> dict[tuple[str, str], Object]:
         return self.objects.get("api/v1/pods", {})

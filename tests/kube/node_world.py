@@ -11,17 +11,19 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fake_api import FakeApi
 from fake_kubelet import FakeKubelet
 from fakelink import FakeLink, example_gpus
-from fakes import Node
+from fakes import Node, eventually
 
 from cgpu_common.config import Config
 from cgpu_common.model import MIB
+from cgpu_kube import annotations as keys
 from cgpu_kube import api
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL, NV_GPU
+from cgpu_kube.ledger import Ledger, read_node
 from cgpu_kube.node.agent import Agent
 from cgpu_kube.node.settings import Settings
 from cgpud.kube import KubeClient
@@ -47,6 +49,26 @@ def two_gpus() -> FakeLink:
 def container(name: str = "main", mem: int | str | None = None, core: int | None = None, **more: Any) -> dict[str, Any]:
     limits = {key: str(value) for key, value in ((GPU_MEM, mem), (GPU_CORE, core)) if value is not None}
     return {"name": name, "resources": {"limits": limits, **more.pop("resources", {})}, **more}
+
+
+#: Later than the fake API server's creation times, so that a node takes it for its scheduler's.
+NOW_NS = 1_900_000_000 * 10**9
+
+
+def bound(gpu: int, units: int) -> dict[str, str]:
+    """As the vendor's extender writes its choice."""
+    return {
+        keys.INDEX: str(gpu),
+        keys.DEV: "47",
+        keys.POD: str(units),
+        keys.ASSIGNED: "false",
+        keys.ASSUME_TIME: str(NOW_NS),
+    }
+
+
+def placed(table: Mapping[str, Mapping[int, int]], dev: int = 80) -> dict[str, str]:
+    """As our extender writes its choice: container -> GPU -> units."""
+    return keys.write(table, dev, NOW_NS)
 
 
 def of_an_earlier_loop(fault: Mapping[str, Any]) -> bool:
@@ -106,6 +128,17 @@ class World:
         ]
         assert not failed, f"a callback has failed: {failed}"
 
+    @asynccontextmanager
+    async def offering(self, units: int = 15 + 79) -> AsyncIterator[Self]:
+        """As running(), once the kubelet has so many devices and the agent has read the pods."""
+        async with self.running():
+            await self.offers(units)
+            yield self
+
+    async def offers(self, units: int = 15 + 79) -> None:
+        await eventually(lambda: self.offered() == units, f"{units} devices, not {self.offered()}")
+        await eventually(lambda: self.agent.cluster.pods.synced.is_set(), "pods")
+
     async def start_cgpud(self) -> None:
         self._cgpud = self.node.running()
         await self._cgpud.__aenter__()
@@ -144,6 +177,50 @@ class World:
         if self._client is not None:
             await self._client.__aexit__()
         self._task = self._client = None
+
+    # ---- what the kubelet and the API server have ----
+
+    def offered(self, resource: str = GPU_MEM) -> int:
+        return self.kubelet.allocatable(resource)
+
+    def own_node(self) -> dict[str, Any]:
+        found = self.api.get(NODES, "", NODE)
+        assert found is not None
+        return found
+
+    def published(self) -> keys.NodeGpus | None:
+        return keys.parse_node(self.own_node()["metadata"].get("annotations"))
+
+    def is_there(self) -> bool:
+        """Whether the extender binds pods to the node, and the kubelet admits them."""
+        found = self.published()
+        return found is not None and not found.away and self.offered() == 15 + 79
+
+    def remains(self) -> dict[str, dict[int, int]] | None:
+        """What deleted pods hold: pod -> GPU -> units."""
+        found = self.published()
+        return {one.pod: dict(one.units) for one in found.deleted.values()} if found else None
+
+    def condition(self, kind: str = "GPUMemoryHeld") -> tuple[str, str] | None:
+        found = [one for one in self.own_node()["status"].get("conditions", []) if one["type"] == kind]
+        return (found[0]["status"], found[0]["message"]) if found else None
+
+    def mode_refused(self) -> str:
+        """Why the node has not the mode of its label; "": it has."""
+        return (self.condition("GPUModeRefused") or ("", ""))[1]
+
+    def stored(self, name: str) -> dict[str, Any]:
+        """A pod."""
+        found = self.api.get(PODS, "team", name)
+        assert found is not None
+        return found
+
+    def counted(self, name: str) -> dict[int, int]:
+        """Units of each GPU, as the extender counts the pod."""
+        ledger = Ledger()
+        ledger.set_node(NODE, read_node(self.own_node()))
+        ledger.set_pod(self.stored(name))
+        return {index: load.units for index, load in ledger.used(NODE).items()}
 
     # ---- pods ----
 

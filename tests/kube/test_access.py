@@ -25,8 +25,9 @@ CLOSED = (
 )
 
 
-def guarded(**more: Any) -> Cluster:
-    return Cluster(our_node("n1", gpu(0, 15)), token="scheduler-token", **more)
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(our_node("n1", gpu(0, 15)), token="scheduler-token")
 
 
 async def ask(cluster: Cluster, method: str, path: str, header: str | None, body: Any = None) -> tuple[int, Any]:
@@ -47,82 +48,73 @@ HEADERS = (None, "", "Bearer", "Bearer ", "Basic eDp5", "Bearer other", "Bearer 
 
 
 @pytest.mark.parametrize("header", HEADERS)
-async def test_an_unknown_client_binds_nothing_and_sees_nothing(header: str | None) -> None:
-    async with guarded() as cluster:
-        one = cluster.put(simple("a", 6))
-        for method, path in CLOSED:
-            status, answer = await ask(cluster, method, path, header, binding(one) if method == "POST" else None)
-            assert (status, set(answer)) == (401, {"Error"}), path
-        assert cluster.server.bindings == []
-        assert cluster.stored("a")["metadata"].get("annotations") == one["metadata"].get("annotations")
+async def test_an_unknown_client_binds_nothing_and_sees_nothing(cluster: Cluster, header: str | None) -> None:
+    one = cluster.put(simple("a", 6))
+    for method, path in CLOSED:
+        status, answer = await ask(cluster, method, path, header, binding(one) if method == "POST" else None)
+        assert (status, set(answer)) == (401, {"Error"}), path
+    assert cluster.server.bindings == []
+    assert cluster.stored("a")["metadata"].get("annotations") == one["metadata"].get("annotations")
 
 
-async def test_a_known_client_without_a_right() -> None:
+async def test_a_known_client_without_a_right(cluster: Cluster) -> None:
     """A pod's service account, as every pod of the cluster has one."""
-
-    async with guarded() as cluster:
-        cluster.server.users["pod-token"] = {
-            "username": "system:serviceaccount:default:default",
-            "uid": "u",
-            "groups": ["system:serviceaccounts", "system:authenticated"],
-            "extra": {"authentication.kubernetes.io/pod-name": ["p"]},
-        }
-        one = cluster.put(simple("a", 6))
-        for method, path in CLOSED:
-            status, answer = await ask(cluster, method, path, "Bearer pod-token", binding(one))
-            assert status == 403
-            assert answer["Error"].startswith(f"system:serviceaccount:default:default may not {method.lower()} {path}")
-        assert cluster.server.bindings == []
-        review = cluster.server.reviews[1]["spec"]
-        assert review["nonResourceAttributes"] == {"path": BIND, "verb": "post"}
-        assert review["extra"] == {"authentication.kubernetes.io/pod-name": ["p"]} and review["uid"] == "u"
-        assert sum(one["kind"] == "TokenReview" for one in cluster.server.reviews) == 1, "its answer counts for a while"
+    cluster.server.users["pod-token"] = {
+        "username": "system:serviceaccount:default:default",
+        "uid": "u",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "extra": {"authentication.kubernetes.io/pod-name": ["p"]},
+    }
+    one = cluster.put(simple("a", 6))
+    for method, path in CLOSED:
+        status, answer = await ask(cluster, method, path, "Bearer pod-token", binding(one))
+        assert status == 403
+        assert answer["Error"].startswith(f"system:serviceaccount:default:default may not {method.lower()} {path}")
+    assert cluster.server.bindings == []
+    review = cluster.server.reviews[1]["spec"]
+    assert review["nonResourceAttributes"] == {"path": BIND, "verb": "post"}
+    assert review["extra"] == {"authentication.kubernetes.io/pod-name": ["p"]} and review["uid"] == "u"
+    assert sum(one["kind"] == "TokenReview" for one in cluster.server.reviews) == 1, "its answer counts for a while"
 
 
-async def test_who_has_the_right() -> None:
-    async with guarded() as cluster:
-        one = cluster.put(simple("a", 6))
-        assert await cluster.schedule(one) == ""
-        count = len(cluster.server.reviews)
-        assert await cluster.schedule(cluster.put(simple("b", 1))) == ""
-        assert len(cluster.server.reviews) == count, "a cycle costs no review"
-        assert (await cluster.get("/metrics"))[0] == 403, "another right"
-        cluster.server.users["prometheus"] = {"username": "prometheus", "groups": ["viewers"]}
-        cluster.server.rules |= {("viewers", "get", "/metrics"), ("viewers", "get", INSPECT)}
-        assert "cgpu_node_gpu_pods" in (await ask(cluster, "GET", "/metrics", "bearer prometheus"))[1]
-        assert (await ask(cluster, "GET", INSPECT, "Bearer prometheus"))[0] == 200
-        assert (await ask(cluster, "POST", BIND, "Bearer prometheus"))[0] == 403
+async def test_who_has_the_right(cluster: Cluster) -> None:
+    await cluster.place(simple("a", 6))
+    count = len(cluster.server.reviews)
+    await cluster.place(simple("b", 1))
+    assert len(cluster.server.reviews) == count, "a cycle costs no review"
+    assert (await cluster.get("/metrics"))[0] == 403, "another right"
+    cluster.server.users["prometheus"] = {"username": "prometheus", "groups": ["viewers"]}
+    cluster.server.rules |= {("viewers", "get", "/metrics"), ("viewers", "get", INSPECT)}
+    assert "cgpu_node_gpu_pods" in (await ask(cluster, "GET", "/metrics", "bearer prometheus"))[1]
+    assert (await ask(cluster, "GET", INSPECT, "Bearer prometheus"))[0] == 200
+    assert (await ask(cluster, "POST", BIND, "Bearer prometheus"))[0] == 403
 
 
-async def test_a_decision_is_of_all_that_it_was_made_by() -> None:
+async def test_a_decision_is_of_all_that_it_was_made_by(cluster: Cluster) -> None:
     """Of one user by two tokens with other scopes the yes of one is no yes of the other."""
-
-    async with guarded() as cluster:
-        for scope in ("inspect", "none"):
-            user = {"username": "a", "uid": "u", "groups": ["g"], "extra": {"scopes": [scope]}}
-            cluster.server.users[f"{scope}-token"] = user
-        cluster.server.rules.add(("a", "get", INSPECT))
-        cluster.server.allows = lambda spec: spec["extra"] == {"scopes": ["inspect"]}
-        for _ in range(2):
-            assert (await ask(cluster, "GET", INSPECT, "Bearer inspect-token"))[0] == 200
-            assert (await ask(cluster, "GET", INSPECT, "Bearer none-token"))[0] == 403
+    for scope in ("inspect", "none"):
+        user = {"username": "a", "uid": "u", "groups": ["g"], "extra": {"scopes": [scope]}}
+        cluster.server.users[f"{scope}-token"] = user
+    cluster.server.rules.add(("a", "get", INSPECT))
+    cluster.server.allows = lambda spec: spec["extra"] == {"scopes": ["inspect"]}
+    for _ in range(2):
+        assert (await ask(cluster, "GET", INSPECT, "Bearer inspect-token"))[0] == 200
+        assert (await ask(cluster, "GET", INSPECT, "Bearer none-token"))[0] == 403
 
 
-async def test_probes_are_for_all() -> None:
-    async with guarded() as cluster:
-        for path in access.FOR_ALL:
-            assert (await ask(cluster, "GET", path, None))[0] == 200
-        assert (await ask(cluster, "GET", "/nothing", None))[0] == 401
+async def test_probes_are_for_all(cluster: Cluster) -> None:
+    for path in access.FOR_ALL:
+        assert (await ask(cluster, "GET", path, None))[0] == 200
+    assert (await ask(cluster, "GET", "/nothing", None))[0] == 401
 
 
-async def test_without_the_api_server_no_one_is_let_in() -> None:
-    async with guarded() as cluster:
-        one = cluster.put(simple("a", 6))
-        await cluster.settled()
-        await cluster.server.down()
-        status, answer = await cluster.post("bind", binding(one))
-        assert status == 503
-        assert "the API server cannot say who may do this" in answer["Error"]
+async def test_without_the_api_server_no_one_is_let_in(cluster: Cluster) -> None:
+    one = cluster.put(simple("a", 6))
+    await cluster.settled()
+    await cluster.server.down()
+    status, answer = await cluster.post("bind", binding(one))
+    assert status == 503
+    assert "the API server cannot say who may do this" in answer["Error"]
 
 
 def test_an_answer_ends() -> None:

@@ -20,9 +20,8 @@ import pytest
 from admission import REASON, Admission, Wanted
 from fake_api import Refusal
 from fakes import eventually, free_port
-from node_world import NODE, NODES, World, container
+from node_world import NODE, NODES, World, bound, container
 from structlog.testing import capture_logs
-from test_node import bound, ready
 
 from cgpu_kube import annotations as keys
 from cgpu_kube import api
@@ -36,15 +35,14 @@ SETTINGS = {"leave_s": 2.0 * SCALE}
 
 
 def published(world: World) -> keys.NodeGpus:
-    node = world.api.get(NODES, "", NODE)
-    assert node is not None
+    node = world.own_node()
     found = keys.parse_node(node["metadata"].get("annotations"))
     assert found is not None
     return found
 
 
 def annotations(world: World) -> dict[str, str]:
-    return (world.api.get(NODES, "", NODE) or {})["metadata"].get("annotations") or {}
+    return world.own_node()["metadata"].get("annotations") or {}
 
 
 @contextlib.asynccontextmanager
@@ -52,7 +50,7 @@ async def standing(tmp_path: Path) -> AsyncIterator[World]:
     """A node whose agent has registered and published it."""
     world = World(tmp_path, settings=SETTINGS)
     async with world.running():
-        await ready(world)
+        await world.offers()
         await eventually(lambda: keys.NODE_GPUS in annotations(world), "the annotation")
         yield world
 
@@ -99,7 +97,7 @@ async def test_pods_that_come_meanwhile_would_fail(tmp_path: Path) -> None:
 
     async with standing(tmp_path) as world, admission(world) as kubelet:
         await leave(world)
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 0, "the kubelet has no devices")
+        await eventually(lambda: world.offered() == 0, "the kubelet has no devices")
         world.pod("p", container(mem=6), annotations=bound(0, 6))
         await eventually(lambda: "p" in kubelet.failed, "the pod fails")
         stored = world.api.get("api/v1/pods", "team", "p")
@@ -131,13 +129,12 @@ async def test_a_reboot_with_the_daemonset_alone_fails_them(tmp_path: Path) -> N
 
 async def test_away_is_published_before_the_end_and_at_the_start(tmp_path: Path) -> None:
     async with standing(tmp_path) as world, admission(world):
-        await eventually(lambda: not published(world).away, "there")
+        await eventually(lambda: not world.published().away, "there")
         await eventually(lambda: world.agent.unready == "", "ready")
-        before = published(world)
+        before = world.published()
         await leave(world)
-        node = world.api.get(NODES, "", NODE)
-        assert node is not None
-        assert (published(world).away, published(world).gpus) == ("it ends", before.gpus)
+        node = world.own_node()
+        assert (world.published().away, world.published().gpus) == ("it ends", before.gpus)
         assert node["status"]["allocatable"][GPU_MEM] == "0"
         found = read_node(node)
         assert found is not None and found.gpus and "cgpu-kube of the node is away: it ends" in found.why
@@ -146,11 +143,11 @@ async def test_away_is_published_before_the_end_and_at_the_start(tmp_path: Path)
         world.api.put(NODES, node | {"metadata": node["metadata"] | {"annotations": texts}})
         await world.stop_cgpud()
         await world.start_agent()
-        await eventually(lambda: published(world).away == "it has just started", "away")
+        await eventually(lambda: world.published().away == "it has just started", "away")
         assert "cgpud" in world.agent.unready
         await world.start_cgpud()
-        await eventually(lambda: not published(world).away, "there again")
-        assert published(world).gpus == before.gpus
+        await eventually(lambda: not world.published().away, "there again")
+        assert world.published().gpus == before.gpus
 
 
 async def test_an_agent_without_its_node_is_not_ready(tmp_path: Path) -> None:
@@ -198,11 +195,11 @@ async def test_an_agent_that_has_published_nothing_is_not_ready(tmp_path: Path, 
 
 async def test_a_kubelet_that_is_away_is_published_too(tmp_path: Path) -> None:
     async with standing(tmp_path) as world:
-        await eventually(lambda: not published(world).away, "there")
+        await eventually(lambda: not world.published().away, "there")
         await world.kubelet.stop()
-        await eventually(lambda: "the kubelet does not have its devices" in published(world).away, "away")
+        await eventually(lambda: "the kubelet does not have its devices" in world.published().away, "away")
         await world.kubelet.restart()
-        await eventually(lambda: not published(world).away, "there again")
+        await eventually(lambda: not world.published().away, "there again")
 
 
 async def test_the_next_agent_waits_for_the_last(tmp_path: Path) -> None:
@@ -218,7 +215,7 @@ async def test_the_next_agent_waits_for_the_last(tmp_path: Path) -> None:
         await world.start_agent()
         await eventually(lambda: world.agent.is_standby, "the next one waits")
         assert world.agent.unready == "" and world.agent is not first
-        assert world.kubelet.allocatable(GPU_MEM) == 94, "the first one serves"
+        assert world.offered() == 94, "the first one serves"
         wanted.count = 3
         await eventually(lambda: wanted.running_now() == 3, "three pods")
         wanted.count = 5
@@ -237,8 +234,8 @@ async def test_the_next_agent_counts_as_the_last_one_did(tmp_path: Path) -> None
         await eventually(lambda: world.agent.is_standby, "the next one waits")
         first.settings = replace(first.settings, unit="MiB")
         first._changed.set()
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 59 + 317, "the finer unit")
-        await eventually(lambda: published(world).unit == "256MiB", "published")
+        await eventually(lambda: world.offered() == 59 + 317, "the finer unit")
+        await eventually(lambda: world.published().unit == "256MiB", "published")
         pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
         assert world.slots(await world.start(pod)) == [(0, 1536)]
         next_pod = world.pod("q", container(mem=6), annotations=bound(0, 6))
@@ -271,7 +268,7 @@ async def test_one_agent_serves_after_run_was_cleared(tmp_path: Path) -> None:
         await eventually(lambda: first.is_standby and not world.agent.is_standby, "they have changed places")
         watches = first.cluster.nodes, first.cluster.pods, first.cluster.slices
         assert not any(watch.synced.is_set() for watch in watches), "it decides nothing by old mirrors"
-        await eventually(lambda: world.agent.unready == "" and world.kubelet.allocatable(GPU_MEM) == 94, "offered")
+        await eventually(lambda: world.agent.unready == "" and world.offered() == 94, "offered")
         counts = first.memory.registrations, world.agent.memory.registrations
         await asyncio.sleep(1.0)
         assert (first.memory.registrations, world.agent.memory.registrations) == counts
@@ -281,7 +278,7 @@ async def test_one_agent_serves_after_run_was_cleared(tmp_path: Path) -> None:
         second, world.agent = world.agent, first
         world._task, task, world._client, client = task, world._task, client, world._client
         await end(task, client)
-        await eventually(lambda: not first.is_standby and world.kubelet.allocatable(GPU_MEM) == 94, "the first again")
+        await eventually(lambda: not first.is_standby and world.offered() == 94, "the first again")
         assert second.memory.registrations == counts[1] and first.memory.registrations > counts[0]
 
 
@@ -345,7 +342,7 @@ async def test_a_plugin_at_our_name_is_left_there_for_a_while(tmp_path: Path) ->
         await asyncio.sleep(2.5)
         assert other.is_there, "the next time it takes longer"
         await other.stop()
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the other one has ended")
+        await eventually(lambda: world.offered() == 94, "the other one has ended")
 
 
 async def test_probes() -> None:

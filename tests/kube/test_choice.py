@@ -12,7 +12,7 @@ import pytest
 from cluster import Cluster, gpu, our_node, pod, simple
 from deployed import Object, Policy
 from fakes import Warned, eventually
-from node_world import NODE, NODES, PODS, SIZES, World
+from node_world import NODE, NODES, PODS, SIZES, World, placed
 from node_world import container as node_container
 
 from cgpu_common.placement import Choice, Gpu, Need, NoRoom, Placement, PodNeed, place
@@ -65,9 +65,8 @@ def nv_node(name: str = "n1", mode: str = "cgpu") -> Object:
 )
 async def test_the_scheduler_takes_one_of_the_wanted(key: str, text: str, index: str) -> None:
     async with Cluster(our_node("n1", T4, H100)) as cluster:
-        cluster.server.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}))
-        found = cluster.put(wish(key, text))
-        assert await cluster.schedule(found) == ""
+        cluster.server.label_namespace("default", {notes.GPU_UUID: "allowed"})
+        await cluster.place(wish(key, text))
         assert cluster.stored("p")["metadata"]["annotations"][notes.INDEX] == index
 
 
@@ -98,12 +97,12 @@ def test_a_uuid_is_the_namespaces_to_allow(objects: dict) -> None:
 
     async def whole() -> None:
         async with Cluster(our_node("n1", T4, H100)) as cluster:
-            cluster.server.put("api/v1/namespaces", namespace({}))
+            cluster.server.label_namespace("default", {})
             found = cluster.put(wish(notes.GPU_UUID, "GPU-1"))
             why = "pod default/p chooses its GPU by UUID, and its namespace does not allow it; kubectl label namespace"
             assert why in await cluster.schedule(found)
-            assert "nodeName" not in cluster.stored("p")["spec"] and cluster.extender.ledger.used("n1") == {}
-            cluster.server.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}))
+            assert "nodeName" not in cluster.stored("p")["spec"] and cluster.used() == {}
+            cluster.server.label_namespace("default", {notes.GPU_UUID: "allowed"})
             assert await cluster.schedule(found) == ""
 
     asyncio.run(whole())
@@ -118,23 +117,20 @@ def test_a_uuid_is_the_namespaces_to_allow(objects: dict) -> None:
     assert policy.sentences(hami) == [], "it may be for a node of HAMi's"
 
 
-async def test_the_agent_looks_again(tmp_path: Path) -> None:
+async def test_the_agent_looks_again(world: World) -> None:
     """An author may write annotations after the binding, and without an extender the kubelet chooses."""
 
-    world = World(tmp_path)
-    async with world.running():
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
-        first, second = world.agent.gpus
-        world.api.put("api/v1/namespaces", namespace({}, "team"))
-        placed = notes.write({"main": {1: 6}}, 80, NOW_NS)
-        wanted = world.pod("a", node_container(mem=6), annotations=placed | {notes.GPU_UUID: second.uuid})
-        assert "its namespace does not allow it" in await world.refused(wanted)
-        world.api.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}, "team"))
-        assert world.slots(await world.start(wanted)) == [(1, 6116)]
-        other = world.pod("b", node_container(mem=6), annotations=placed | {notes.GPU_UUID: first.uuid})
-        assert f"is on GPU 1, which is {second.uuid}, and {first.uuid} asked for" in await world.refused(other)
-        model = world.pod("c", node_container(mem=6), annotations=placed | {notes.GPU_TYPE: "B200"})
-        assert "and B200 asked for; delete the pod" in await world.refused(model)
+    first, second = world.agent.gpus
+    world.api.label_namespace("team", {})
+    written = placed({"main": {1: 6}}, 80)
+    wanted = world.pod("a", node_container(mem=6), annotations=written | {notes.GPU_UUID: second.uuid})
+    assert "its namespace does not allow it" in await world.refused(wanted)
+    world.api.label_namespace("team", {notes.GPU_UUID: "allowed"})
+    assert world.slots(await world.start(wanted)) == [(1, 6116)]
+    other = world.pod("b", node_container(mem=6), annotations=written | {notes.GPU_UUID: first.uuid})
+    assert f"is on GPU 1, which is {second.uuid}, and {first.uuid} asked for" in await world.refused(other)
+    model = world.pod("c", node_container(mem=6), annotations=written | {notes.GPU_TYPE: "B200"})
+    assert "and B200 asked for; delete the pod" in await world.refused(model)
 
 
 # ---- amounts that depend on the GPU ----
@@ -229,14 +225,13 @@ async def test_a_node_takes_them_that_says_so() -> None:
         assert answer["FailedNodes"] == {"n0": "the node takes no nvidia.com/gpumem: label it cgpu.io/names=nvidia"}
         cores = await cluster.filter(named({NV_GPU: 1, NV_MEM: 6000, NV_CORES: 30}))
         assert "offers no % of compute" in cores["FailedNodes"]["n1"], "in the mode cgpu nothing would keep it"
-        found = cluster.put(named({NV_GPU: 2, NV_PERCENT: 50}))
-        assert await cluster.schedule(found) == ""
+        await cluster.place(named({NV_GPU: 2, NV_PERCENT: 50}))
         texts = cluster.stored("p")["metadata"]["annotations"]
         assert texts[notes.ALLOCATION] == '{"c0":{"0":8,"1":40}}' and texts[notes.POD] == "48"
-        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
+        assert cluster.used() == {0: 8, 1: 40}
         await cluster.stop()
         await cluster.start()
-        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 8, 1: 40}
+        assert cluster.used() == {0: 8, 1: 40}
         late = simple("q", 40)
         cluster.put(late)
         assert "GPU 1 has 39 of 79 GiB free" in (await cluster.filter(late, "n1"))["FailedNodes"]["n1"]
@@ -251,12 +246,12 @@ async def test_a_whole_gpu_of_nvidias_plugin_is_no_concern() -> None:
         assert await cluster.bind(found, "n0") == ""
         await cluster.settled()
         assert notes.INDEX not in (cluster.stored("p")["metadata"].get("annotations") or {})
-        assert cluster.extender.ledger.used("n0") == {} and cluster.extender.ledger.held("n0") == []
+        assert cluster.used("n0") == {} and cluster.extender.ledger.held("n0") == []
         bound = named({NV_GPU: 1})
         bound["metadata"]["name"], bound["spec"]["nodeName"] = "q", "n1"
         cluster.put(bound)
         await cluster.settled()
-        assert {i: load.units for i, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 79}
+        assert cluster.used() == {0: 15, 1: 79}
 
 
 async def test_no_cores_of_no_gpu_ask_for_nothing() -> None:
@@ -267,9 +262,8 @@ async def test_no_cores_of_no_gpu_ask_for_nothing() -> None:
         assert (await cluster.filter(found))["NodeNames"] == ["n1"]
         found["spec"]["nodeName"] = "n1"
         cluster.put(found)
-        after = cluster.put(simple("q", 6))
-        assert await cluster.schedule(after) == ""
-        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
+        await cluster.place(simple("q", 6))
+        assert cluster.used() == {0: 6}
 
 
 async def test_a_later_annotation_widens_nothing() -> None:
@@ -277,15 +271,14 @@ async def test_a_later_annotation_widens_nothing() -> None:
 
     async with Cluster(nv_node()) as cluster:
         key = "nvidia.com/container.c0.gpu-memory.limit"
-        found = cluster.put(named({NV_GPU: 1}, annotations={key: "4Gi"}))
-        assert await cluster.schedule(found) == ""
+        await cluster.place(named({NV_GPU: 1}, annotations={key: "4Gi"}))
         for text in ("300Mi", "rubbish"):
             edited = copy.deepcopy(cluster.stored("p"))
             edited["metadata"]["annotations"] |= {LIMIT: text, notes.GPU_TYPE: ";"}
             cluster.put(edited)
             await cluster.stop()
             await cluster.start()
-            assert cluster.extender.ledger.used("n1")[0].units == 4
+            assert cluster.used()[0] == 4
 
 
 def nv_world(tmp_path: Path, mode: str = "cgpu") -> World:
@@ -302,30 +295,28 @@ async def offered(world: World, count: int) -> None:
 
 
 async def test_the_agent_offers_and_gives_them(tmp_path: Path) -> None:
-    world = nv_world(tmp_path)
-    async with world.running():
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
+    async with nv_world(tmp_path).offering() as world:
         assert NV_GPU not in world.kubelet.resources
         world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
         await offered(world, 40)
-        await eventually(lambda: world.agent.cluster.published().names == "nvidia", "published")  # type: ignore[union-attr]
-        half = world.pod("a", nv_container(gpu=1, percent=50), annotations=notes.write({"main": {1: 40}}, 80, NOW_NS))
+        await eventually(lambda: world.agent.cluster.published().names == "nvidia", "published")
+        half = world.pod("a", nv_container(gpu=1, percent=50), annotations=placed({"main": {1: 40}}, 80))
         started = await world.start(half)
         assert world.slots(started) == [(1, SIZES[1] // 2)]
         assert world.env(started)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "40"
-        exact = world.pod("b", nv_container(gpu=1, mem=3001), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS))
+        exact = world.pod("b", nv_container(gpu=1, mem=3001), annotations=placed({"main": {0: 3}}, 15))
         assert world.slots(await world.start(exact)) == [(0, 3001)]
-        both = notes.write({"main": {0: 1, 1: 1}}, 15, NOW_NS)
+        both = placed({"main": {0: 1, 1: 1}}, 15)
         two = world.pod("c", nv_container(gpu=2, mem=900), annotations=both)
         assert world.slots(await world.start(two)) == [(0, 900), (1, 900)]
         limit = {"nvidia.com/container.main.gpu-memory.limit": "2Gi"}
-        small = world.pod("d", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | limit)
+        small = world.pod("d", nv_container(gpu=1), annotations=placed({"main": {0: 3}}, 15) | limit)
         assert world.slots(await world.start(small)) == [(0, 2048)]
         # Written after the binding: the scheduler has counted 3 units.
         wide = {"nvidia.com/container.main.gpu-memory.limit": "9Gi"}
-        more = world.pod("e", nv_container(gpu=1), annotations=notes.write({"main": {0: 3}}, 15, NOW_NS) | wide)
+        more = world.pod("e", nv_container(gpu=1), annotations=placed({"main": {0: 3}}, 15) | wide)
         assert "it must be 256 to 3021 MiB, as the scheduler has counted it" in await world.refused(more)
-        tiny = world.pod("f", nv_container(gpu=1, mem=100), annotations=notes.write({"main": {0: 1}}, 15, NOW_NS))
+        tiny = world.pod("f", nv_container(gpu=1, mem=100), annotations=placed({"main": {0: 1}}, 15))
         assert "asks for 100 MiB of GPU 0; it must be 256 to" in await world.refused(tiny)
         # Without an extender: the kubelet's GPU, and all of what is free is not promised twice.
         whole = world.pod("g", nv_container(gpu=1))

@@ -10,7 +10,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-from cgpu_kube.main import EXTRA
+import pytest
+from click.testing import CliRunner
+from fake_api import kubeconfig
+
+from cgpu_kube.main import EXTRA, kube
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -37,23 +41,34 @@ def test_its_libraries_are_those_of_the_extra() -> None:
     assert {re.split(r"[<>=\[]", one.lower())[0] for one in extra} == {packages.get(one, one) for one in EXTRA}
 
 
-def test_no_way_to_the_api_server_is_a_sentence(tmp_path: Path) -> None:
-    done = run("from cgpu_kube.main import main; main()", "node", "--kubeconfig", str(tmp_path / "none"))
+def test_an_agent_that_never_served_is_not_started_again(tmp_path: Path) -> None:
+    """Its status is that of the program."""
+    words = ("node", "--kubelet-dir", str(tmp_path), "--kubeconfig", str(tmp_path / "none"))
+    done = run("from cgpu_kube.main import main; main()", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("cgpu-kube: error:") and "none: No such file or directory" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("rror: ") == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["--memory-unit", "TiB"], 2, "'TiB' is not one of"),
+        (["--memory-limit", "100000000"], 1, "--memory-limit is 95 MiB, and both processes need 112"),
+    ],
+)
+def test_a_wrong_option_of_the_agent_is_a_sentence(words: list[str], status: int, sentence: str) -> None:
+    done = CliRunner().invoke(kube, ["node", *words], prog_name="cgpu-kube")
+    assert done.exit_code == status and sentence in done.stderr and done.stderr.count("rror: ") == 1
 
 
 def test_a_second_agent_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     """Two would answer cgpud in turns. It says so, makes no socket of its own, and ends at SIGTERM."""
-    config = tmp_path / "kubeconfig"
-    config.write_text("{current-context: c, contexts: [{name: c, context: {cluster: k}}], "
-                      "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}")  # fmt: skip
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
         first.bind(str(tmp_path / "kube.sock"))
         first.listen()
         options = {
-            "kubeconfig": config,
+            "kubeconfig": kubeconfig(tmp_path, "http://127.0.0.1:1"),
             "socket": tmp_path / "kube.sock",
             "kubelet-dir": tmp_path,
             "state-dir": tmp_path,

@@ -36,10 +36,9 @@ from deployed import (
 )
 from fake_api import recorded
 from fakes import eventually
-from node_world import SLICES, World
+from node_world import SLICES, World, bound, placed
 from node_world import container as node_container
 from test_mps_mode import MpsWorld
-from test_node import bound
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import api as kube_api
@@ -141,8 +140,7 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
             one = simple("a", 6, annotations={notes.GPU_UUID: "GPU-0"})
             allowed = {"metadata": {"name": "default", "labels": {notes.GPU_UUID: notes.ALLOWED}}}
             cluster.server.put("api/v1/namespaces", allowed)
-            cluster.put(one)
-            assert await cluster.schedule(one) == ""
+            await cluster.place(one)
             cluster.server.put(MAPS, {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {}})
             await asyncio.sleep(0.3)
             cluster.end("a")
@@ -174,9 +172,9 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
                 world.label("cgpu")
                 await eventually(lambda: ("DELETE", SLICE_PATH) in world.api.requests, "the slice is removed")
             else:
-                await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM) == 94, "the offer")
-                world.api.put("api/v1/namespaces", {"metadata": {"name": "team", "labels": {notes.PRIORITY: "high"}}})
-                written = notes.write({"main": {1: 6}}, 80, 10**18 * 2) | {notes.PRIORITY: "high"}
+                await eventually(lambda: world.offered() == 94, "the offer")
+                world.api.label_namespace("team", {notes.PRIORITY: "high"})
+                written = placed({"main": {1: 6}}, 80) | {notes.PRIORITY: "high"}
                 found = world.pod("p", node_container(mem=6), annotations=written)
                 await world.start(found)
                 await world.agent.cluster.pod("team", "p", "u", fresh=True)
@@ -187,7 +185,7 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
         directory.mkdir()
         world = MpsWorld(directory, mode="mps")
         async with world.running():
-            await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM), "the offer")
+            await eventually(lambda: world.offered(), "the offer")
             pid = await world.run_pod(world.pod("g", node_container(mem=2), annotations=bound(0, 2)))
             world.spare()
             world.control.use(world.uuids[0], pid, 3000)

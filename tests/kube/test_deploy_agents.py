@@ -57,7 +57,7 @@ async def test_the_agent_writes_to_no_other_directory_of_the_kubelet(tmp_path: P
     world = World(tmp_path, mode=mode)
     async with world.running():
         if mode == "cgpu":
-            await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "ready")
+            await eventually(lambda: world.offered() == 94, "ready")
         else:
             await eventually(lambda: world.api.objects.get(SLICES), "ready")
             await world.kubelet.find_drivers()

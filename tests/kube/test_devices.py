@@ -11,8 +11,7 @@ from fakelink import FakeLink, example_gpus
 from fakes import eventually
 from hypothesis import given
 from hypothesis import strategies as st
-from node_world import SIZES, World, container
-from test_node import bound
+from node_world import SIZES, World, bound, container
 
 from cgpu_common.model import MIB
 from cgpu_kube.annotations import GPU_MEM
@@ -71,12 +70,12 @@ async def test_a_kubelet_that_restarts_has_its_devices_at_once(tmp_path: Path) -
     world = World(tmp_path, link=eight_gpus(), settings={"unit": "MiB"})
     async with world.running():
         total = 8 * 317
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "ready")
+        await eventually(lambda: world.offered() == total, "ready")
         for number in range(PODS):
             pod = world.pod(f"p{number}", container(mem=125), annotations=bound(number // 2, 125))
             await world.start(pod)
         await world.kubelet.restart()
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == total, "again")
+        await eventually(lambda: world.offered() == total, "again")
         looks = world.kubelet.health_status(GPU_MEM)
         assert looks <= STATUS_MAX, f"{looks} looks at a device"
         assert len(world.kubelet.resources[GPU_MEM].used) == PODS * 125

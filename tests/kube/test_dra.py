@@ -7,6 +7,8 @@ import asyncio
 import copy
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,8 @@ import pytest
 from fake_api import Refusal, recorded
 from fakes import Warned, eventually
 from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
-from test_node import refused
 
+from cgpu_common.cards import NvmlGpu
 from cgpu_common.model import MIB
 from cgpu_kube.errors import Refused
 from cgpu_kube.node import claims, dra, unasked
@@ -25,11 +27,6 @@ from cgpu_kube.node.host import HostGpu
 DRIVER = "cgpu.io"
 EVENTS = "api/v1/events"
 SLICE = f"{NODE}-{DRIVER}"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, mode="dra")
 
 
 def published(world: World) -> dict[str, Any] | None:
@@ -41,6 +38,19 @@ async def ready(world: World) -> None:
     await eventually(lambda: published(world), "a ResourceSlice")
     await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
     await world.kubelet.find_drivers()
+
+
+@asynccontextmanager
+async def registered(world: World) -> AsyncIterator[World]:
+    """Running, with its slice published and its driver known to the kubelet."""
+    async with world.running():
+        await ready(world)
+        yield world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AbstractAsyncContextManager[World]:
+    return registered(World(tmp_path, mode="dra"))
 
 
 def claim(
@@ -101,53 +111,47 @@ async def started(world: World, pod: dict[str, Any], prepared: Any, name: str = 
 
 
 async def test_the_slice_has_each_gpu_with_its_own_capacity(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        spec = published(world)
-        assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
-        first, second = spec["devices"]
-        like = recorded("resourceslice")["spec"]["devices"][0]
-        assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
-        assert first["capacity"]["memory"] == {
-            "value": "15109Mi",
-            "requestPolicy": {
-                "default": "15109Mi",
-                "validRange": {"min": "256Mi", "max": "15109Mi", "step": "1Mi"},
-            },
-        }
-        # The driver needs 1500 MiB of the second, and 1024 of them are its own part.
-        assert second["capacity"]["memory"]["value"] == f"{81559 - 1500 + 1024}Mi"
-        assert second["capacity"]["slots"] == like["capacity"]["slots"]
-        assert first["allowMultipleAllocations"] is True
-        found = world.api.get(SLICES, "", SLICE)
-        assert found is not None
-        assert found["metadata"]["ownerReferences"][0]["uid"] == world.api.get(NODES, "", NODE)["metadata"]["uid"]  # type: ignore[index]
-        await asyncio.sleep(0.5)
-        again = world.api.get(SLICES, "", SLICE)
-        assert again is not None
-        assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], "no write without a change"
+    spec = published(world)
+    assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
+    first, second = spec["devices"]
+    like = recorded("resourceslice")["spec"]["devices"][0]
+    assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
+    assert first["capacity"]["memory"] == {
+        "value": "15109Mi",
+        "requestPolicy": {
+            "default": "15109Mi",
+            "validRange": {"min": "256Mi", "max": "15109Mi", "step": "1Mi"},
+        },
+    }
+    # The driver needs 1500 MiB of the second, and 1024 of them are its own part.
+    assert second["capacity"]["memory"]["value"] == f"{81559 - 1500 + 1024}Mi"
+    assert second["capacity"]["slots"] == like["capacity"]["slots"]
+    assert first["allowMultipleAllocations"] is True
+    found = world.api.get(SLICES, "", SLICE)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"][0]["uid"] == world.own_node()["metadata"]["uid"]
+    await asyncio.sleep(0.5)
+    again = world.api.get(SLICES, "", SLICE)
+    assert again is not None
+    assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], "no write without a change"
 
 
 async def test_a_slice_that_the_kubelet_deleted_is_published_again(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        for _ in range(3):
-            world.api.remove(SLICES, "", SLICE)
-            await eventually(lambda: published(world), "published again")
-        await world.kubelet.restart()
-        await world.kubelet.find_drivers()
-        assert world.kubelet.drivers == {DRIVER: str(world.kubelet.directory / "plugins/cgpu.io/dra.sock")}
+    for _ in range(3):
+        world.api.remove(SLICES, "", SLICE)
+        await eventually(lambda: published(world), "published again")
+    await world.kubelet.restart()
+    await world.kubelet.find_drivers()
+    assert world.kubelet.drivers == {DRIVER: str(world.kubelet.directory / "plugins/cgpu.io/dra.sock")}
 
 
 async def test_a_changed_slice_has_the_next_generation(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
-        assert found is not None
-        found["spec"]["devices"].pop()
-        world.api.put(SLICES, found)
-        await eventually(lambda: len(published(world)["devices"]) == 2, "both")  # type: ignore[index]
-        assert published(world)["pool"]["generation"] == 2  # type: ignore[index]
+    found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
+    assert found is not None
+    found["spec"]["devices"].pop()
+    world.api.put(SLICES, found)
+    await eventually(lambda: len(published(world)["devices"]) == 2, "both")
+    assert published(world)["pool"]["generation"] == 2
 
 
 UNUSABLE = [
@@ -158,10 +162,9 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("state", "effect", "why"), UNUSABLE, ids=["lost", "mig"])
 async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
-    world: World, state: dict[str, Any], effect: str, why: str
+    tmp_path: Path, state: dict[str, Any], effect: str, why: str
 ) -> None:
-    from cgpu_common.cards import NvmlGpu
-
+    world = World(tmp_path, mode="dra")
     now: dict[str, Any] = {}
 
     def nvml() -> tuple[NvmlGpu, ...]:
@@ -171,13 +174,12 @@ async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
         )
 
     world.node.nvml = nvml
-    async with world.running():
-        await ready(world)
+    async with registered(world):
         now.update(state)
         world.node.daemon.inventory.expire()
         await world.node.prepare("0" * 64)  # an admission asks NVML
-        await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
-        (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]
+        await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")
+        (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")
         assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": effect}]
         await eventually(lambda: {"gpu-0": 1, "gpu-1": 2} in world.kubelet.health, "the health stream")
         answer = await world.kubelet.prepare(DRIVER, claim(world, "c", {"device": "gpu-1"}))
@@ -187,73 +189,64 @@ async def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
 
 async def test_an_agent_that_serves_again_reports_health_once(world: World) -> None:
     """Its turn was lost for a moment, and nothing has changed meanwhile."""
-
-    async with world.running():
-        await ready(world)
-        await world.agent.driver.stop()
-        await world.agent.driver.ensure()
-        world.kubelet.health.clear()
-        await world.kubelet.find_drivers()
-        await eventually(lambda: world.kubelet.health, "a report")
-        await asyncio.sleep(0.5)
-        assert len(world.kubelet.health) <= 2, "one of the earlier stream may be late"
+    await world.agent.driver.stop()
+    await world.agent.driver.ensure()
+    world.kubelet.health.clear()
+    await world.kubelet.find_drivers()
+    await eventually(lambda: world.kubelet.health, "a report")
+    await asyncio.sleep(0.5)
+    assert len(world.kubelet.health) <= 2, "one of the earlier stream may be late"
 
 
 async def test_health_is_reported_again_while_nothing_changes(world: World) -> None:
     """A kubelet takes the health of a device as unknown 30 s after the last report."""
 
     assert dra.HEALTH_S * 2 <= 30
-    async with world.running():
-        await ready(world)
-        await eventually(lambda: world.kubelet.health, "a report")
-        world.agent.driver.health_s = 0.1
-        world.agent.driver._wake()
-        world.kubelet.health.clear()
-        await eventually(lambda: len(world.kubelet.health) >= 3, "reports")
-        assert all(one == {"gpu-0": 1, "gpu-1": 1} for one in world.kubelet.health)
+    await eventually(lambda: world.kubelet.health, "a report")
+    world.agent.driver.health_s = 0.1
+    world.agent.driver._wake()
+    world.kubelet.health.clear()
+    await eventually(lambda: len(world.kubelet.health) >= 3, "reports")
+    assert all(one == {"gpu-0": 1, "gpu-1": 1} for one in world.kubelet.health)
 
 
 # ---- claims ----
 
 
 async def test_a_claim_becomes_the_slice_of_its_pod(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        (device,) = prepared.devices
-        assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
-        assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
-        reply = await started(world, pod_with(world, "p", "c"), prepared)
-        assert reply["ok"], reply
-        (slot,) = world.link.containers[f"claim-{named[2]}"].slots
-        assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
-        assert "CGPU_DISABLE" not in world.env(reply["id"])
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    (device,) = prepared.devices
+    assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
+    assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
+    reply = await started(world, pod_with(world, "p", "c"), prepared)
+    assert reply["ok"], reply
+    (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+    assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
+    assert "CGPU_DISABLE" not in world.env(reply["id"])
 
 
 async def test_pods_and_containers_of_one_claim_share_one_slice(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        both = (
-            container("a", resources={"claims": [{"name": "c"}]}),
-            container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
-        )
-        first, second = pod_with(world, "p1", "c", containers=both), pod_with(world, "p2", "c")
-        ids = [
-            (await started(world, first, prepared, "a"))["id"],
-            (await started(world, first, prepared, "b"))["id"],
-            (await started(world, second, prepared))["id"],
-        ]
-        assert list(world.link.containers) == [f"claim-{named[2]}"]
-        for container_id in ids[:2]:
-            await world.end(container_id)
-        assert world.link.containers
-        await world.end(ids[2])
-        assert not world.link.containers
-        await world.kubelet.unprepare(DRIVER, named)
-        assert not list((world.directory / "cdi").iterdir())
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    both = (
+        container("a", resources={"claims": [{"name": "c"}]}),
+        container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
+    )
+    first, second = pod_with(world, "p1", "c", containers=both), pod_with(world, "p2", "c")
+    ids = [
+        (await started(world, first, prepared, "a"))["id"],
+        (await started(world, first, prepared, "b"))["id"],
+        (await started(world, second, prepared))["id"],
+    ]
+    assert list(world.link.containers) == [f"claim-{named[2]}"]
+    for container_id in ids[:2]:
+        await world.end(container_id)
+    assert world.link.containers
+    await world.end(ids[2])
+    assert not world.link.containers
+    await world.kubelet.unprepare(DRIVER, named)
+    assert not list((world.directory / "cdi").iterdir())
 
 
 async def test_containers_of_a_pod_with_a_claim_are_bounded(world: World) -> None:
@@ -262,94 +255,81 @@ async def test_containers_of_a_pod_with_a_claim_are_bounded(world: World) -> Non
     def named_ones(count: int) -> tuple[dict[str, Any], ...]:
         return tuple(container(f"c{number}", resources={"claims": [{"name": "c"}]}) for number in range(count))
 
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert (await started(world, pod_with(world, "p", "c", containers=named_ones(64)), prepared, "c63"))["ok"]
-        reply = await started(world, pod_with(world, "q", "c", containers=named_ones(65)), prepared, "c0")
-        assert reply["error"] == (
-            "65 containers of pod team/q name a claim of cgpu.io; a pod may have 64 such containers"
-        )
-        watching = (*named_ones(1), *(container(f"w{number}", resources={}) for number in range(64)))
-        reply = await started(world, pod_with(world, "r", "c", containers=watching), prepared, "c0")
-        assert reply["ok"], "of those that name it"
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert (await started(world, pod_with(world, "p", "c", containers=named_ones(64)), prepared, "c63"))["ok"]
+    reply = await started(world, pod_with(world, "q", "c", containers=named_ones(65)), prepared, "c0")
+    assert reply["error"] == ("65 containers of pod team/q name a claim of cgpu.io; a pod may have 64 such containers")
+    watching = (*named_ones(1), *(container(f"w{number}", resources={}) for number in range(64)))
+    reply = await started(world, pod_with(world, "r", "c", containers=watching), prepared, "c0")
+    assert reply["ok"], "of those that name it"
 
 
 async def test_a_claim_of_two_gpus(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(
-            world,
-            "c",
-            {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
-            {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
-        )
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
-        slots = world.link.containers[f"claim-{named[2]}"].slots
-        assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
-        part = container(resources={"claims": [{"name": "c", "request": "big"}]})
-        reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
-        assert "names big of claim c, which is one slice of 2 GPUs" in reply["error"]
+    named = claim(
+        world,
+        "c",
+        {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
+        {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
+    )
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
+    slots = world.link.containers[f"claim-{named[2]}"].slots
+    assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
+    part = container(resources={"claims": [{"name": "c", "request": "big"}]})
+    reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
+    assert "names big of claim c, which is one slice of 2 GPUs" in reply["error"]
 
 
 async def test_a_claim_of_a_template_and_of_an_extended_resource(world: World) -> None:
     """The names of generated claims are in the pod's status."""
-
-    async with world.running():
-        await ready(world)
-        named = claim(world, "six1-g-22xzg")
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        given = recorded("pod-with-claim")
-        given["metadata"] = {"name": "six1", "namespace": "team"}
-        given["spec"] |= {"nodeName": NODE, "initContainers": []}
-        given["spec"]["containers"][0]["name"] = "main"
-        assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
-        extended = {claims.EXTENDED: "example.com/gpu"}
-        request = {"request": "container-0-request-0"}
-        other = claim(world, "ext-extended-resources-mpsm2", request, asked={}, annotations=extended)
-        prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
-        given = recorded("pod-extended-resource")
-        given["metadata"] = {"name": "ext", "namespace": "team"}
-        given["spec"] |= {"nodeName": NODE, "initContainers": []}
-        assert (await started(world, world.api.put(PODS, given), prepared, "c0"))["ok"]
-        assert len(world.link.containers) == 2
+    named = claim(world, "six1-g-22xzg")
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    given = recorded("pod-with-claim")
+    given["metadata"] = {"name": "six1", "namespace": "team"}
+    given["spec"] |= {"nodeName": NODE, "initContainers": []}
+    given["spec"]["containers"][0]["name"] = "main"
+    assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
+    extended = {claims.EXTENDED: "example.com/gpu"}
+    request = {"request": "container-0-request-0"}
+    other = claim(world, "ext-extended-resources-mpsm2", request, asked={}, annotations=extended)
+    prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
+    given = recorded("pod-extended-resource")
+    given["metadata"] = {"name": "ext", "namespace": "team"}
+    given["spec"] |= {"nodeName": NODE, "initContainers": []}
+    assert (await started(world, world.api.put(PODS, given), prepared, "c0"))["ok"]
+    assert len(world.link.containers) == 2
 
 
 async def test_a_container_without_the_claim_gets_nothing(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        thief = world.pod("thief", container())
-        reply = await started(world, thief, prepared)  # the author copied the variables of the claim
-        assert "asks for no aliyun.com/gpu-mem" in reply["error"]
-        pod = pod_with(world, "early", "other")
-        reply = await started(world, pod, prepared)
-        assert "names a claim that is not prepared on this node" in reply["error"]
-        two = (claim(world, "c1"), claim(world, "c2", {"device": "gpu-1"}))
-        await world.kubelet.prepare(DRIVER, *two)
-        reply = await started(world, pod_with(world, "two", "c1", "c2"), prepared)
-        assert "names 2 claims of cgpu.io (c1, c2), and a container has one" in reply["error"]
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    thief = world.pod("thief", container())
+    reply = await started(world, thief, prepared)  # the author copied the variables of the claim
+    assert "asks for no aliyun.com/gpu-mem" in reply["error"]
+    pod = pod_with(world, "early", "other")
+    reply = await started(world, pod, prepared)
+    assert "names a claim that is not prepared on this node" in reply["error"]
+    two = (claim(world, "c1"), claim(world, "c2", {"device": "gpu-1"}))
+    await world.kubelet.prepare(DRIVER, *two)
+    reply = await started(world, pod_with(world, "two", "c1", "c2"), prepared)
+    assert "names 2 claims of cgpu.io (c1, c2), and a container has one" in reply["error"]
 
 
 async def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        await world.stop_agent()
-        for path in (world.directory / "cdi").iterdir():
-            path.unlink()
-        await world.api.down()
-        await world.start_agent()
-        await eventually(lambda: world.agent._driver_runs, "the driver")
-        again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
-        other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
-        assert "does not answer" in other.error
-        await world.api.up()
+    named = claim(world)
+    first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    await world.stop_agent()
+    for path in (world.directory / "cdi").iterdir():
+        path.unlink()
+    await world.api.down()
+    await world.start_agent()
+    await eventually(lambda: world.agent._driver_runs, "the driver")
+    again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
+    other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
+    assert "does not answer" in other.error
+    await world.api.up()
 
 
 @pytest.mark.parametrize(("restart", "is_older"), [(False, False), (True, False), (True, True)])
@@ -358,57 +338,50 @@ async def test_a_claim_made_again_is_not_the_earlier_one(world: World, restart: 
     files are of a version that retired none."""
 
     large = {"consumedCapacity": {"memory": "12Gi", "weight": "1", "slots": "1"}}
-    async with world.running():
-        await ready(world)
-        first = claim(world, uid="uid-z")
-        await world.kubelet.prepare(DRIVER, first)
-        world.api.remove(CLAIMS, "team", "c")
-        second = claim(world, "c", large, uid="uid-a")
-        prepared = (await world.kubelet.prepare(DRIVER, second))["uid-a"]
-        if restart:
-            await world.stop_agent()
-            for number, uid in enumerate(("uid-z", "uid-a") if is_older else ()):
-                path = world.directory / f"state/claims/{uid}.json"
-                path.write_text(json.dumps({**json.loads(path.read_text()), "retired": False}))
-                os.utime(path, (number, number))
-            await world.start_agent()
-            await eventually(lambda: world.agent._driver_runs, "the driver")
-            await world.kubelet.find_drivers()
-        assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
-        assert {name: one.slots[0].limit // MIB for name, one in world.link.containers.items()} == {
-            "claim-uid-a": 12288
-        }
-        assert not (await world.kubelet.unprepare(DRIVER, first))["uid-z"].error
-        assert [(one.uid, one.retired) for one in world.agent.claims] == [("uid-a", False)]
+    first = claim(world, uid="uid-z")
+    await world.kubelet.prepare(DRIVER, first)
+    world.api.remove(CLAIMS, "team", "c")
+    second = claim(world, "c", large, uid="uid-a")
+    prepared = (await world.kubelet.prepare(DRIVER, second))["uid-a"]
+    if restart:
+        await world.stop_agent()
+        for number, uid in enumerate(("uid-z", "uid-a") if is_older else ()):
+            path = world.directory / f"state/claims/{uid}.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "retired": False}))
+            os.utime(path, (number, number))
+        await world.start_agent()
+        await eventually(lambda: world.agent._driver_runs, "the driver")
+        await world.kubelet.find_drivers()
+    assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
+    assert {name: one.slots[0].limit // MIB for name, one in world.link.containers.items()} == {"claim-uid-a": 12288}
+    assert not (await world.kubelet.unprepare(DRIVER, first))["uid-z"].error
+    assert [(one.uid, one.retired) for one in world.agent.claims] == [("uid-a", False)]
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 async def test_a_claim_that_the_kubelet_never_ends(world: World, is_made_again: bool) -> None:
     """As after `kubeadm reset`. @is_made_again: under its name, with another uid."""
-
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        reply = await started(world, pod_with(world, "p", "c"), prepared)
-        assert reply["ok"], reply
-        world.api.remove(PODS, "team", "p")
-        world.api.remove(CLAIMS, "team", "c")
-        if is_made_again:
-            claim(world, uid="uid-2")
-        await eventually(lambda: [one.retired for one in world.agent.claims] == [True], "retired")
-        world.label("cgpu")
-        sentence = f"team/c (claim {named[2]}); drain it"
-        await eventually(lambda: sentence in refused(world), "the sentence")
-        await asyncio.sleep(1.0)
-        assert sentence in refused(world), "its slice is there"
-        await world.stop_agent()
-        await world.start_agent()
-        await eventually(lambda: sentence in refused(world), "and after a restart")
-        await world.end(reply["id"])
-        await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
-        assert not list((world.directory / "cdi").iterdir())
-        assert not list((world.directory / "state/claims").iterdir())
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    reply = await started(world, pod_with(world, "p", "c"), prepared)
+    assert reply["ok"], reply
+    world.api.remove(PODS, "team", "p")
+    world.api.remove(CLAIMS, "team", "c")
+    if is_made_again:
+        claim(world, uid="uid-2")
+    await eventually(lambda: [one.retired for one in world.agent.claims] == [True], "retired")
+    world.label("cgpu")
+    sentence = f"team/c (claim {named[2]}); drain it"
+    await eventually(lambda: sentence in world.mode_refused(), "the sentence")
+    await asyncio.sleep(1.0)
+    assert sentence in world.mode_refused(), "its slice is there"
+    await world.stop_agent()
+    await world.start_agent()
+    await eventually(lambda: sentence in world.mode_refused(), "and after a restart")
+    await world.end(reply["id"])
+    await eventually(lambda: world.offered() == 94, "the other mode")
+    assert not list((world.directory / "cdi").iterdir())
+    assert not list((world.directory / "state/claims").iterdir())
 
 
 async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(world: World, warned: Warned) -> None:
@@ -416,28 +389,25 @@ async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(w
         if "resourceclaims" in path:
             raise Refusal(*answer)
 
-    async with world.running():
-        await ready(world)
-        await world.kubelet.prepare(DRIVER, claim(world))
-        # The last one is of a server without this version of claims.
-        for answer in (
-            (500, "InternalError", "etcdserver: request timed out"),
-            (403, "Forbidden", 'resourceclaims "c" is forbidden'),
-            (404, "NotFound", "the server could not find the requested resource"),
-        ):
-            world.api.before = fails
-            said = "claims are not compared with the API server's"
-            await eventually(lambda: warned(said, answer[2]), answer[2])  # noqa: B023
-            assert [one.retired for one in world.agent.claims] == [False]
-        world.api.before = None
-        world.api.remove(CLAIMS, "team", "c")
-        await eventually(lambda: not [one for one in world.agent.claims if not one.retired], "it is compared again")
+    await world.kubelet.prepare(DRIVER, claim(world))
+    # The last one is of a server without this version of claims.
+    for answer in (
+        (500, "InternalError", "etcdserver: request timed out"),
+        (403, "Forbidden", 'resourceclaims "c" is forbidden'),
+        (404, "NotFound", "the server could not find the requested resource"),
+    ):
+        world.api.before = fails
+        said = "claims are not compared with the API server's"
+        await eventually(lambda: warned(said, answer[2]), answer[2])  # noqa: B023
+        assert [one.retired for one in world.agent.claims] == [False]
+    world.api.before = None
+    world.api.remove(CLAIMS, "team", "c")
+    await eventually(lambda: not [one for one in world.agent.claims if not one.retired], "it is compared again")
 
 
 async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, mode="dra", settings={"clean_s": 60.0})  # it is not retired before
-    async with world.running():
-        await ready(world)
+    async with registered(world):
         named = claim(world)
         prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
         world.api.remove(CLAIMS, "team", "c")
@@ -458,25 +428,21 @@ async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_pa
 
 
 async def test_a_container_of_a_known_claim_needs_no_api_server(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        pod = pod_with(world, "p", "c")
-        reply = await started(world, pod, prepared)
-        assert reply["ok"], reply
-        await world.end(reply["id"])
-        await world.api.down()
-        reply = await started(world, pod, prepared)
-        assert reply["ok"], reply
-        await world.api.up()
+    named = claim(world)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    pod = pod_with(world, "p", "c")
+    reply = await started(world, pod, prepared)
+    assert reply["ok"], reply
+    await world.end(reply["id"])
+    await world.api.down()
+    reply = await started(world, pod, prepared)
+    assert reply["ok"], reply
+    await world.api.up()
 
 
 async def test_unprepare_of_what_is_not_there(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
-        assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
+    answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
+    assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
 
 
 WHOLE = {"consumedCapacity": {"memory": "15109Mi", "weight": "1", "slots": "1"}}
@@ -500,38 +466,32 @@ async def test_another_class_of_our_devices(
     world: World, asked: dict[str, str], result: dict[str, Any], sentence: str
 ) -> None:
     """The admission policy knows the class cgpu.io by its name only; the driver knows its devices."""
-
-    async with world.running():
-        await ready(world)
-        named = claim(world, "c", result, asked=asked)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert sentence in prepared.error
-        assert not list((world.directory / "cdi").glob("*"))
+    named = claim(world, "c", result, asked=asked)
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert sentence in prepared.error
+    assert not list((world.directory / "cdi").glob("*"))
 
 
 async def test_admin_access_observes(world: World) -> None:
     """The scheduler counts nothing for it: with a slice, the next ordinary claim would find its memory taken."""
-
-    async with world.running():
-        await ready(world)
-        watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
-        named = claim(world, "admin", watch, asked={})
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert not prepared.error and not prepared.devices
-        found = pod_with(world, "p", "admin")
-        container_id = world.bundle(found, "main", {})
-        assert (await world.prepare(container_id))["action"] == "pass"
-        assert not world.link.containers
-        both = claim(world, "both", watch, {})
-        prepared = (await world.kubelet.prepare(DRIVER, both))[both[2]]
-        assert [list(one.request_names) for one in prepared.devices] == [["gpu"]]
-        part = container(resources={"claims": [{"name": "both", "request": "watch"}]})
-        looks = world.bundle(pod_with(world, "q", "both", containers=(part,)), "main", {})
-        assert (await world.prepare(looks))["action"] == "pass"
-        assert (await started(world, pod_with(world, "r", "both"), prepared))["ok"]
-        (slot,) = world.link.containers[f"claim-{both[2]}"].slots
-        assert slot.limit == 6144 * MIB
-        await world.kubelet.unprepare(DRIVER, named)
+    watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
+    named = claim(world, "admin", watch, asked={})
+    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert not prepared.error and not prepared.devices
+    found = pod_with(world, "p", "admin")
+    container_id = world.bundle(found, "main", {})
+    assert (await world.prepare(container_id))["action"] == "pass"
+    assert not world.link.containers
+    both = claim(world, "both", watch, {})
+    prepared = (await world.kubelet.prepare(DRIVER, both))[both[2]]
+    assert [list(one.request_names) for one in prepared.devices] == [["gpu"]]
+    part = container(resources={"claims": [{"name": "both", "request": "watch"}]})
+    looks = world.bundle(pod_with(world, "q", "both", containers=(part,)), "main", {})
+    assert (await world.prepare(looks))["action"] == "pass"
+    assert (await started(world, pod_with(world, "r", "both"), prepared))["ok"]
+    (slot,) = world.link.containers[f"claim-{both[2]}"].slots
+    assert slot.limit == 6144 * MIB
+    await world.kubelet.unprepare(DRIVER, named)
 
 
 REFUSED = [
@@ -552,28 +512,23 @@ REFUSED = [
 
 @pytest.mark.parametrize(("result", "why"), REFUSED, ids=[why[:40] for _, why in REFUSED])
 async def test_bad_claims(world: World, result: dict[str, Any], why: str) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world, "c", result)
-        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert why in answer.error and not answer.devices
-        assert not (world.directory / "cdi").exists()
+    named = claim(world, "c", result)
+    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert why in answer.error and not answer.devices
+    assert not (world.directory / "cdi").exists()
 
 
 async def test_other_refusals_of_prepare(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        namespace, name, uid = claim(world)
-        answer = await world.kubelet.prepare(DRIVER, (namespace, name, "old"), (namespace, "none", "u-2"))
-        assert "is another one now" in answer["old"].error
-        assert answer["u-2"].error == 'resourceclaims "none" not found'
-        node = copy.deepcopy(world.api.get(NODES, "", NODE))
-        assert node is not None
-        node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
-        world.api.put(NODES, node)
-        await eventually(lambda: "1.6.20" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
-        answer = await world.kubelet.prepare(DRIVER, (namespace, name, uid))
-        assert "containerd 1.6.20, which drops the devices of a claim" in answer[uid].error
+    namespace, name, uid = claim(world)
+    answer = await world.kubelet.prepare(DRIVER, (namespace, name, "old"), (namespace, "none", "u-2"))
+    assert "is another one now" in answer["old"].error
+    assert answer["u-2"].error == 'resourceclaims "none" not found'
+    node = copy.deepcopy(world.own_node())
+    node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
+    world.api.put(NODES, node)
+    await eventually(lambda: "1.6.20" in world.agent.cluster.own_node()["runtime"], "seen")
+    answer = await world.kubelet.prepare(DRIVER, (namespace, name, uid))
+    assert "containerd 1.6.20, which drops the devices of a claim" in answer[uid].error
 
 
 def opaque(parameters: Any, source: str = "FromClaim", requests: list[str] | None = None) -> dict[str, Any]:
@@ -635,13 +590,13 @@ NORMAL_CLASS = opaque({**HEAD, "priority": "normal"}, "FromClass")
     ids=str,
 )
 async def test_high_priority_is_an_administrators(
-    world: World, config: list[Any], label: str, high: bool | None
+    tmp_path: Path, config: list[Any], label: str, high: bool | None
 ) -> None:
     """Of the class, or of the namespace's label: the author of a claim writes its parameters."""
+    world = World(tmp_path, mode="dra")
     labels = {"cgpu.io/priority": label} if label else {}
-    world.api.put("api/v1/namespaces", {"metadata": {"name": "team", "labels": labels}})
-    async with world.running():
-        await ready(world)
+    world.api.label_namespace("team", labels)
+    async with registered(world):
         named = claim(world, config=config)
         answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
         if high is None:
@@ -685,19 +640,16 @@ def test_runtimes(version: str, good: bool | str, cdi_enabled: bool) -> None:
 
 
 async def test_a_containerd_without_cdi_prepares_no_claim(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        node = copy.deepcopy(world.api.get(NODES, "", NODE))
-        assert node is not None
-        node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28"
-        world.api.put(NODES, node)
-        await eventually(lambda: "1.7.28" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
-        named = claim(world)
-        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert "enable_cdi = true" in answer.error and not answer.devices
-        world.agent.settings = replace(world.agent.settings, cdi_enabled=True)
-        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert answer.devices and not answer.error
+    node = copy.deepcopy(world.own_node())
+    node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28"
+    world.api.put(NODES, node)
+    await eventually(lambda: "1.7.28" in world.agent.cluster.own_node()["runtime"], "seen")
+    named = claim(world)
+    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert "enable_cdi = true" in answer.error and not answer.devices
+    world.agent.settings = replace(world.agent.settings, cdi_enabled=True)
+    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert answer.devices and not answer.error
 
 
 async def test_a_container_without_a_grant_is_named(world: World, monkeypatch: Any) -> None:
@@ -709,24 +661,22 @@ async def test_a_container_without_a_grant_is_named(world: World, monkeypatch: A
         pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {"startedAt": "x"}}}]
         world.api.put(PODS, pod)
 
-    async with world.running():
-        await ready(world)
-        good, bad = pod_with(world, "good", "c"), pod_with(world, "bad", "c")
-        named = claim(world)
-        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
-        assert (await started(world, good, answer))["action"] == "edited"
-        run(good)
-        run(bad)
-        await eventually(lambda: world.agent.unasked.found, "found")
-        assert world.agent.unasked.found == {(bad["metadata"]["uid"], "main")}
-        await eventually(lambda: world.api.objects.get(EVENTS), "an event")
-        await asyncio.sleep(0.5)
-        (event,) = world.api.objects[EVENTS].values()
-        assert (event["involvedObject"]["name"], event["reason"]) == ("bad", "GPUClaimNotApplied")
-        assert "runs without its slice" in event["message"] and "containerd://2.1.9" in event["message"]
-        assert world.agent.figures.unasked == 1
-        world.api.remove(PODS, "team", "bad")
-        await eventually(lambda: not world.agent.unasked.found, "forgotten")
+    good, bad = pod_with(world, "good", "c"), pod_with(world, "bad", "c")
+    named = claim(world)
+    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    assert (await started(world, good, answer))["action"] == "edited"
+    run(good)
+    run(bad)
+    await eventually(lambda: world.agent.unasked.found, "found")
+    assert world.agent.unasked.found == {(bad["metadata"]["uid"], "main")}
+    await eventually(lambda: world.api.objects.get(EVENTS), "an event")
+    await asyncio.sleep(0.5)
+    (event,) = world.api.objects[EVENTS].values()
+    assert (event["involvedObject"]["name"], event["reason"]) == ("bad", "GPUClaimNotApplied")
+    assert "runs without its slice" in event["message"] and "containerd://2.1.9" in event["message"]
+    assert world.agent.figures.unasked == 1
+    world.api.remove(PODS, "team", "bad")
+    await eventually(lambda: not world.agent.unasked.found, "forgotten")
 
 
 CEILING = {**HEAD, "ceiling": 30}
@@ -774,8 +724,7 @@ async def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Pat
     world = World(tmp_path, mode="dra")
     world.link.inventory = tuple(replace(gpu, policy=6, max_inst=100, free_weight=100) for gpu in world.link.inventory)
 
-    async with world.running():
-        await ready(world)
+    async with registered(world):
         named = claim(world, config=[opaque(CEILING)])
         prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
         pod = pod_with(world, "p", "c")
@@ -797,25 +746,23 @@ async def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Pat
 
 
 async def test_the_mode_waits_for_the_claims(world: World) -> None:
-    async with world.running():
-        await ready(world)
-        named = claim(world)
-        await world.kubelet.prepare(DRIVER, named)
-        world.label("cgpu")
-        await eventually(lambda: f"team/c (claim {named[2]})" in refused(world), "the sentence")
-        assert published(world)
-        await world.kubelet.unprepare(DRIVER, named)
-        await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
-        await eventually(lambda: published(world) is None, "no slice")
-        answer = await world.kubelet.prepare(DRIVER, named)
-        assert "which is in mode cgpu now, not dra" in answer[named[2]].error
-        pod = world.pod("p", container(mem=6))
-        assert world.slots(await world.start(pod)) == [(0, 6043)]
+    named = claim(world)
+    await world.kubelet.prepare(DRIVER, named)
+    world.label("cgpu")
+    await eventually(lambda: f"team/c (claim {named[2]})" in world.mode_refused(), "the sentence")
+    assert published(world)
+    await world.kubelet.unprepare(DRIVER, named)
+    await eventually(lambda: world.offered() == 94, "the other mode")
+    await eventually(lambda: published(world) is None, "no slice")
+    answer = await world.kubelet.prepare(DRIVER, named)
+    assert "which is in mode cgpu now, not dra" in answer[named[2]].error
+    pod = world.pod("p", container(mem=6))
+    assert world.slots(await world.start(pod)) == [(0, 6043)]
 
 
-async def test_a_damaged_claim_file_is_kept_and_named(world: World) -> None:
+async def test_a_damaged_claim_file_is_kept_and_named(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="dra")
     (world.directory / "state/claims").mkdir(parents=True)
     (world.directory / "state/claims/x.json").write_text("{")
-    async with world.running():
-        await ready(world)
+    async with registered(world):
         assert (world.directory / "state/claims/x.json").exists()

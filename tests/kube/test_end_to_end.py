@@ -39,9 +39,8 @@ async def scheduled(directory: Path) -> AsyncIterator[tuple[World, Cluster]]:
         world.label("core_mem", **{notes.NAMES_LABEL: notes.NAMES})
         await offered(world, 40)
         probe = named({NV_GPU: 1, NV_MEM: 300})
-        async with asyncio.timeout(10):
-            while not (await cluster.filter(probe, NODE))["NodeNames"]:
-                await asyncio.sleep(0.02)
+        while not (await cluster.filter(probe, NODE))["NodeNames"]:
+            await asyncio.sleep(0.02)
         yield world, cluster
 
 

@@ -15,17 +15,12 @@ import pytest
 import yaml
 from cluster import MAPS, NODES, PODS, Cluster, container, gpu, our_node, pod, simple, vendor_node
 from fake_api import Object, Refusal, recorded
+from fakes import eventually
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods
 from cgpu_kube.node import figures, podview
 from cgpud import metrics
-
-TWO = our_node("n1", gpu(0, 15), gpu(1, 79))
-
-
-def serving(*nodes: dict, **binder: Any) -> Cluster:
-    return Cluster(*(copy.deepcopy(nodes) or [copy.deepcopy(TWO)]), **binder)
 
 
 def written(cluster: Cluster, name: str) -> dict[str, str]:
@@ -33,59 +28,56 @@ def written(cluster: Cluster, name: str) -> dict[str, str]:
     return {key: text for key, text in found.items() if "TIME" not in key and "time" not in key}
 
 
-async def test_the_recorded_request_of_the_scheduler() -> None:
+async def test_the_recorded_request_of_the_scheduler(cluster: Cluster) -> None:
     """kube-scheduler 1.36.2's own bytes, and the pod that the vendor's extender leaves behind."""
-
-    async with serving() as cluster:
-        request = recorded("extender-filter")
-        cluster.put(request["Pod"])
-        status, answer = await cluster.post("filter", request)
-        assert (status, answer) == (
-            200,
-            {
-                "Nodes": None,
-                "NodeNames": ["n1"],
-                "FailedNodes": {},
-                "FailedAndUnresolvableNodes": {},
-                "Error": "",
-            },
-        )
-        assert await cluster.post("bind", recorded("extender-bind")) == (200, {"Error": ""})
-        bound = cluster.stored("gs")
-        assert bound["spec"]["nodeName"] == "n1"
-        theirs = recorded("pod-gpushare-bound")["metadata"]["annotations"]
-        ours = bound["metadata"]["annotations"]
-        assert theirs.keys() <= ours.keys()
-        assert {key for key in theirs if theirs[key] != ours[key]} == {notes.DEV, notes.ASSUME_TIME}
-        assert ours[notes.DEV] == "15"  # theirs is 47, the mean of 15 and 79
-        assert len(ours[notes.ASSUME_TIME]) == len(theirs[notes.ASSUME_TIME]) == 19
+    request = recorded("extender-filter")
+    cluster.put(request["Pod"])
+    status, answer = await cluster.post("filter", request)
+    assert (status, answer) == (
+        200,
+        {
+            "Nodes": None,
+            "NodeNames": ["n1"],
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": "",
+        },
+    )
+    assert await cluster.post("bind", recorded("extender-bind")) == (200, {"Error": ""})
+    bound = cluster.stored("gs")
+    assert bound["spec"]["nodeName"] == "n1"
+    theirs = recorded("pod-gpushare-bound")["metadata"]["annotations"]
+    ours = bound["metadata"]["annotations"]
+    assert theirs.keys() <= ours.keys()
+    assert {key for key in theirs if theirs[key] != ours[key]} == {notes.DEV, notes.ASSUME_TIME}
+    assert ours[notes.DEV] == "15"  # theirs is 47, the mean of 15 and 79
+    assert len(ours[notes.ASSUME_TIME]) == len(theirs[notes.ASSUME_TIME]) == 19
 
 
-async def test_the_patch_comes_before_the_binding() -> None:
-    async with serving() as cluster:
-        one = simple("a", 6)
-        cluster.put(one)
-        assert await cluster.bind(one, "n1") == ""
-        writes = [request for request in cluster.server.requests if request[0] in ("PATCH", "POST")]
-        where = "/api/v1/namespaces/default/pods/a"
-        assert writes == [("PATCH", where), ("POST", f"{where}/binding")]
-        assert written(cluster, "a") == {
-            notes.INDEX: "0",
-            notes.DEV: "15",
-            notes.POD: "6",
-            notes.ASSIGNED: "false",
-            notes.ALLOCATION: '{"c0":{"0":6}}',
-            notes.NEW_ASSIGNED: "false",
-        }
+async def test_the_patch_comes_before_the_binding(cluster: Cluster) -> None:
+    one = simple("a", 6)
+    cluster.put(one)
+    assert await cluster.bind(one, "n1") == ""
+    writes = [request for request in cluster.server.requests if request[0] in ("PATCH", "POST")]
+    where = "/api/v1/namespaces/default/pods/a"
+    assert writes == [("PATCH", where), ("POST", f"{where}/binding")]
+    assert written(cluster, "a") == {
+        notes.INDEX: "0",
+        notes.DEV: "15",
+        notes.POD: "6",
+        notes.ASSIGNED: "false",
+        notes.ALLOCATION: '{"c0":{"0":6}}',
+        notes.NEW_ASSIGNED: "false",
+    }
 
 
 async def test_a_node_with_the_vendors_plugin() -> None:
     """Containers are listed by their place, and a pod is on one GPU."""
 
-    async with serving(vendor_node("v", 30, 2)) as cluster:
-        one = pod("a", container("x", 5), container("free", None), container("y", 4), init=(container("i", 2),))
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
+    async with Cluster(vendor_node("v", 30, 2)) as cluster:
+        await cluster.place(
+            pod("a", container("x", 5), container("free", None), container("y", 4), init=(container("i", 2),))
+        )
         found = written(cluster, "a")
         assert found[notes.ALLOCATION] == '{"0":{"0":5},"2":{"0":4}}'
         assert (found[notes.INDEX], found[notes.DEV], found[notes.POD]) == ("0", "15", "9")
@@ -94,38 +86,33 @@ async def test_a_node_with_the_vendors_plugin() -> None:
         assert await cluster.schedule(two) == "the node's device plugin gives a pod one GPU, and 2 are asked for"
 
 
-async def test_pods_of_the_vendors_extender_count() -> None:
-    async with serving() as cluster:
-        theirs = recorded("pod-gpushare-bound")
-        cluster.put(theirs)
-        await cluster.settled()
-        assert cluster.extender.ledger.used("n1")[0].units == 6
-        assert cluster.extender.ledger.get(theirs["metadata"]["uid"]).gpus == {"c0": (0,)}
+async def test_pods_of_the_vendors_extender_count(cluster: Cluster) -> None:
+    theirs = recorded("pod-gpushare-bound")
+    cluster.put(theirs)
+    await cluster.settled()
+    assert cluster.used()[0] == 6
+    assert cluster.extender.ledger.get(theirs["metadata"]["uid"]).gpus == {"c0": (0,)}
 
 
 async def test_several_containers_gpus_and_compute() -> None:
-    async with serving(our_node("n1", gpu(0, 15), gpu(1, 79), mode="core_mem")) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 79), mode="core_mem")) as cluster:
         one = pod(
             "a", container("x", 20, 30), container("y", 6, 50), init=(container("side", 4, sidecar=True),), count=2
         )
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
+        await cluster.place(one)
         found = notes.parse(cluster.stored("a")["metadata"]["annotations"])
         assert found.containers == {"x": {0: 10, 1: 10}, "y": {0: 3, 1: 3}, "side": {0: 2, 1: 2}}
         assert found.core == {"x": {0: 15, 1: 15}, "y": {0: 25, 1: 25}}
         assert (found.index, found.pod_units) == ((0, 1), 26)
-        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 15}
+        assert cluster.used() == {0: 15, 1: 15}
         split = pod("b", container("x", 60), container("y", 5))
         cluster.put(split)
         assert "65 GiB asked for by 2 containers, the largest 60" in await cluster.schedule(split)
 
 
-async def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
-    async with serving() as cluster:
-        one = pod("a", container("x", 70), container("y", 14))
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        assert written(cluster, "a")[notes.ALLOCATION] == '{"x":{"1":70},"y":{"0":14}}'
+async def test_containers_go_to_two_gpus_if_no_single_one_has_room(cluster: Cluster) -> None:
+    await cluster.place(pod("a", container("x", 70), container("y", 14)))
+    assert written(cluster, "a")[notes.ALLOCATION] == '{"x":{"1":70},"y":{"0":14}}'
 
 
 @pytest.mark.parametrize(
@@ -153,44 +140,39 @@ async def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
         (pod("p", *(container(f"c{i}", 1) for i in range(65))), "a pod may have 64 such containers"),
     ],
 )
-async def test_bad_input_is_a_sentence_and_binds_nothing(found: dict, sentence: str) -> None:
-    async with serving() as cluster:
-        cluster.put(found)
-        answer = await cluster.filter(found)
-        assert sentence in answer["FailedNodes"]["n1"] and sentence in answer["FailedAndUnresolvableNodes"]["n1"]
-        assert sentence in await cluster.bind(found, "n1")
-        assert "nodeName" not in cluster.stored(found["metadata"]["name"])["spec"]
-        assert cluster.extender.ledger.used("n1") == {}
+async def test_bad_input_is_a_sentence_and_binds_nothing(cluster: Cluster, found: dict, sentence: str) -> None:
+    cluster.put(found)
+    answer = await cluster.filter(found)
+    assert sentence in answer["FailedNodes"]["n1"] and sentence in answer["FailedAndUnresolvableNodes"]["n1"]
+    assert sentence in await cluster.bind(found, "n1")
+    assert "nodeName" not in cluster.stored(found["metadata"]["name"])["spec"]
+    assert cluster.used() == {}
 
 
-async def test_fifteen_of_nine_free() -> None:
-    async with serving() as cluster:
-        for name, units in (("a", 9), ("b", 70)):
-            cluster.put(simple(name, units))
-            assert await cluster.schedule(cluster.stored(name)) == ""
-        big = simple("c", 15)
-        cluster.put(big)
-        answer = await cluster.filter(big, "n1", "none")
-        assert answer["NodeNames"] == []
-        assert answer["FailedNodes"] == {
-            "n1": "15 GiB asked for: GPU 0 has 6 of 15 GiB free, GPU 1 has 9 of 79 GiB free",
-            "none": "the node none is not for GPU share: it offers no aliyun.com/gpu-mem",
-        }
-        assert answer["FailedAndUnresolvableNodes"].keys() == {"none"}
+async def test_fifteen_of_nine_free(cluster: Cluster) -> None:
+    for name, units in (("a", 9), ("b", 70)):
+        await cluster.place(simple(name, units))
+    big = simple("c", 15)
+    cluster.put(big)
+    answer = await cluster.filter(big, "n1", "none")
+    assert answer["NodeNames"] == []
+    assert answer["FailedNodes"] == {
+        "n1": "15 GiB asked for: GPU 0 has 6 of 15 GiB free, GPU 1 has 9 of 79 GiB free",
+        "none": "the node none is not for GPU share: it offers no aliyun.com/gpu-mem",
+    }
+    assert answer["FailedAndUnresolvableNodes"].keys() == {"none"}
 
 
 async def test_below_256_mib() -> None:
-    async with serving(our_node("n1", gpu(0, 15000), unit="MiB")) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15000), unit="MiB")) as cluster:
         small = simple("a", 255)
         cluster.put(small)
         assert await cluster.schedule(small) == "255 MiB asked for: the least slice is 256 MiB"
-        good = simple("b", 256)
-        cluster.put(good)
-        assert await cluster.schedule(good) == ""
+        await cluster.place(simple("b", 256))
 
 
 async def test_one_gpu_for_a_container_in_mode_share() -> None:
-    async with serving(our_node("n1", gpu(0, 15), gpu(1, 79), mode="share")) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 79), mode="share")) as cluster:
         two = simple("a", 6, count=2)
         cluster.put(two)
         why = "the node's mode is share, where a container has one GPU, and 2 are asked for"
@@ -201,37 +183,32 @@ async def test_one_gpu_for_a_container_in_mode_share() -> None:
         assert await cluster.schedule(compute) == why
 
 
-async def test_annotations_of_the_pods_author() -> None:
+async def test_annotations_of_the_pods_author(cluster: Cluster) -> None:
     """They choose nothing before the pod is bound, and where they disagree with its limits they count nowhere."""
-
-    async with serving() as cluster:
-        forged = simple("a", 6, annotations={notes.INDEX: "1", notes.POD: "1", notes.ALLOCATION: '{"c0":{"1":1}}'})
-        cluster.put(forged)
-        await cluster.settled()
-        assert cluster.extender.ledger.used("n1") == {}
-        assert await cluster.schedule(forged) == ""
-        assert written(cluster, "a")[notes.ALLOCATION] == '{"c0":{"0":6}}'
-        lying = simple("b", 9, annotations={notes.INDEX: "0", notes.ALLOCATION: '{"c0":{"0":1}}'})
-        lying["spec"]["nodeName"] = "n1"
-        absent = simple("c", 2, annotations={notes.INDEX: "7"})
-        absent["spec"]["nodeName"] = "n1"
-        for one in (lying, absent):
-            cluster.put(one)
-        await cluster.settled()
-        # Where they run is not known: counted on both.
-        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 17, 1: 11}
-
-
-async def test_annotations_edited_later_move_nothing() -> None:
-    async with serving() as cluster:
-        one = simple("a", 6)
+    forged = simple("a", 6, annotations={notes.INDEX: "1", notes.POD: "1", notes.ALLOCATION: '{"c0":{"1":1}}'})
+    cluster.put(forged)
+    await cluster.settled()
+    assert cluster.used() == {}
+    assert await cluster.schedule(forged) == ""
+    assert written(cluster, "a")[notes.ALLOCATION] == '{"c0":{"0":6}}'
+    lying = simple("b", 9, annotations={notes.INDEX: "0", notes.ALLOCATION: '{"c0":{"0":1}}'})
+    lying["spec"]["nodeName"] = "n1"
+    absent = simple("c", 2, annotations={notes.INDEX: "7"})
+    absent["spec"]["nodeName"] = "n1"
+    for one in (lying, absent):
         cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        edited = copy.deepcopy(cluster.stored("a"))
-        edited["metadata"]["annotations"][notes.ALLOCATION] = '{"c0":{"1":6}}'
-        cluster.put(edited)
-        await cluster.settled()
-        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
+    await cluster.settled()
+    # Where they run is not known: counted on both.
+    assert cluster.used() == {0: 17, 1: 11}
+
+
+async def test_annotations_edited_later_move_nothing(cluster: Cluster) -> None:
+    await cluster.place(simple("a", 6))
+    edited = copy.deepcopy(cluster.stored("a"))
+    edited["metadata"]["annotations"][notes.ALLOCATION] = '{"c0":{"1":6}}'
+    cluster.put(edited)
+    await cluster.settled()
+    assert cluster.used() == {0: 6}
 
 
 @pytest.mark.parametrize("behind_s", [0, 59, 61, 3600, 10**9])
@@ -239,9 +216,7 @@ async def test_a_clock_that_is_behind(behind_s: int) -> None:
     """The node takes the choice for this pod's all the same, and not for one of an earlier pod of its name."""
     created = 1_795_360_427
     async with Cluster(our_node("n1", gpu(0, 15)), now_ns=lambda: (created - behind_s) * 10**9) as cluster:
-        one = simple("a", 6, creationTimestamp="2026-11-22T15:13:47Z")
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
+        await cluster.place(simple("a", 6, creationTimestamp="2026-11-22T15:13:47Z"))
         found = cluster.stored("a")
         assert pods.created_ns(found) == created * 10**9
         assert podview.of_scheduler(found)[notes.ALLOCATION] == '{"c0":{"0":6}}'
@@ -280,66 +255,55 @@ async def test_a_label_edited_later_moves_nothing(made: Object, used: dict[int, 
             assert found == before, "the compute too"
 
 
-async def test_a_static_pod_counts() -> None:
+async def test_a_static_pod_counts(cluster: Cluster) -> None:
     """The kubelet runs it without a scheduler; nothing says which GPU it has."""
-
-    async with serving() as cluster:
-        static = simple("a", 6)
-        static["spec"]["nodeName"] = "n1"
-        cluster.put(static)
-        await cluster.settled()
-        big = simple("b", 10)
-        assert (await cluster.filter(big))["FailedNodes"] == {}
-        assert (await cluster.filter(simple("c", 74)))["FailedNodes"]["n1"].endswith(
-            "GPU 0 has 9 of 15 GiB free, GPU 1 has 73 of 79 GiB free"
-        )
-        _, text = await cluster.get("/metrics")
-        assert 'cgpu_node_gpu_unplaced_pods{node="n1"} 1.0' in text
+    static = simple("a", 6)
+    static["spec"]["nodeName"] = "n1"
+    cluster.put(static)
+    await cluster.settled()
+    big = simple("b", 10)
+    assert (await cluster.filter(big))["FailedNodes"] == {}
+    assert (await cluster.filter(simple("c", 74)))["FailedNodes"]["n1"].endswith(
+        "GPU 0 has 9 of 15 GiB free, GPU 1 has 73 of 79 GiB free"
+    )
+    _, text = await cluster.get("/metrics")
+    assert 'cgpu_node_gpu_unplaced_pods{node="n1"} 1.0' in text
 
 
-async def test_ended_and_deleted_pods_give_back() -> None:
-    async with serving() as cluster:
-        for name in ("a", "b", "c"):
-            cluster.put(simple(name, 5))
-            assert await cluster.schedule(cluster.stored(name)) == ""
-        cluster.end("a", "Succeeded")
-        cluster.end("b", "Failed")
-        cluster.end("c")
-        await cluster.settled()
-        assert cluster.extender.ledger.used("n1") == {}
+async def test_ended_and_deleted_pods_give_back(cluster: Cluster) -> None:
+    for name in ("a", "b", "c"):
+        await cluster.place(simple(name, 5))
+    cluster.end("a", "Succeeded")
+    cluster.end("b", "Failed")
+    cluster.end("c")
+    await cluster.settled()
+    assert cluster.used() == {}
 
 
-async def test_unhealthy_gpus() -> None:
-    async with serving() as cluster:
-        mark = {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {"gpus": "0, x"}}
-        cluster.server.put(MAPS, mark)
-        one = simple("a", 6)
-        cluster.put(one)
-        async with asyncio.timeout(5):
-            while not cluster.extender.ledger.nodes["n1"].gpus[0].why:
-                await asyncio.sleep(0.01)
-        assert await cluster.schedule(one) == ""
-        assert written(cluster, "a")[notes.INDEX] == "1"
-        lost = our_node("n1", gpu(0, 15), gpu(1, 79, why="is in MIG mode"))
-        cluster.server.put(NODES, lost)
-        async with asyncio.timeout(5):
-            while not cluster.extender.ledger.nodes["n1"].gpus[1].why:
-                await asyncio.sleep(0.01)
-        two = simple("b", 6)
-        cluster.put(two)
-        assert await cluster.schedule(two) == (
-            "6 GiB asked for: GPU 0 is marked unhealthy by an administrator, GPU 1 is in MIG mode"
-        )
-        cluster.server.remove(MAPS, "kube-system", "unhealthy-gpu-n1")
-        async with asyncio.timeout(5):
-            while cluster.extender.ledger.nodes["n1"].gpus[0].why:
-                await asyncio.sleep(0.01)
+async def test_unhealthy_gpus(cluster: Cluster) -> None:
+    mark = {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {"gpus": "0, x"}}
+    cluster.server.put(MAPS, mark)
+    one = simple("a", 6)
+    cluster.put(one)
+    await eventually(lambda: cluster.extender.ledger.nodes["n1"].gpus[0].why, "the mark")
+    assert await cluster.schedule(one) == ""
+    assert written(cluster, "a")[notes.INDEX] == "1"
+    lost = our_node("n1", gpu(0, 15), gpu(1, 79, why="is in MIG mode"))
+    cluster.server.put(NODES, lost)
+    await eventually(lambda: cluster.extender.ledger.nodes["n1"].gpus[1].why, "the node")
+    two = simple("b", 6)
+    cluster.put(two)
+    assert await cluster.schedule(two) == (
+        "6 GiB asked for: GPU 0 is marked unhealthy by an administrator, GPU 1 is in MIG mode"
+    )
+    cluster.server.remove(MAPS, "kube-system", "unhealthy-gpu-n1")
+    await eventually(lambda: not cluster.extender.ledger.nodes["n1"].gpus[0].why, "the mark")
 
 
 async def test_a_damaged_node_annotation_is_a_sentence() -> None:
-    node = copy.deepcopy(TWO)
+    node = our_node("n1", gpu(0, 15), gpu(1, 79))
     node["metadata"]["annotations"][notes.NODE_GPUS] = "[]"
-    async with serving(node) as cluster:
+    async with Cluster(node) as cluster:
         answer = await cluster.filter(simple("a", 1))
         assert "annotation cgpu.io/gpus=[] of the node is damaged" in answer["FailedNodes"]["n1"]
 
@@ -348,7 +312,7 @@ async def test_a_damaged_node_annotation_is_a_sentence() -> None:
 
 
 async def test_two_binds_of_the_last_place() -> None:
-    async with serving(our_node("n1", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
         pair = [simple("a", 10), simple("b", 10)]
         for one in pair:
             cluster.put(one)
@@ -357,30 +321,28 @@ async def test_two_binds_of_the_last_place() -> None:
         assert sorted(results) == ["", "node n1: 10 GiB asked for: GPU 0 has 5 of 15 GiB free"]
 
 
-async def test_two_binds_of_one_pod() -> None:
-    async with serving() as cluster:
-        one = simple("a", 10)
-        cluster.put(one)
-        results = await asyncio.gather(*(cluster.bind(one, "n1") for _ in range(3)))
-        assert sorted(results)[0] == "" and all("is being bound" in text for text in sorted(results)[1:])
-        assert await cluster.bind(one, "n1") == ""  # the scheduler's next try
-        assert len(cluster.server.bindings) == 1
+async def test_two_binds_of_one_pod(cluster: Cluster) -> None:
+    one = simple("a", 10)
+    cluster.put(one)
+    results = await asyncio.gather(*(cluster.bind(one, "n1") for _ in range(3)))
+    assert sorted(results)[0] == "" and all("is being bound" in text for text in sorted(results)[1:])
+    assert await cluster.bind(one, "n1") == ""  # the scheduler's next try
+    assert len(cluster.server.bindings) == 1
 
 
-async def test_the_pods_status_is_written_meanwhile() -> None:
-    async with serving() as cluster:
-        one = simple("a", 10)
-        cluster.put(one)
-        times = iter(range(2))
+async def test_the_pods_status_is_written_meanwhile(cluster: Cluster) -> None:
+    one = simple("a", 10)
+    cluster.put(one)
+    times = iter(range(2))
 
-        def before(method: str, path: str) -> None:
-            if method in ("PATCH", "POST") and next(times, None) is not None:
-                cluster.put(copy.deepcopy(cluster.stored("a")))
+    def before(method: str, path: str) -> None:
+        if method in ("PATCH", "POST") and next(times, None) is not None:
+            cluster.put(copy.deepcopy(cluster.stored("a")))
 
-        cluster.server.before = before
-        assert await cluster.bind(one, "n1") == ""
-        assert written(cluster, "a")[notes.INDEX] == "0"
-        assert cluster.extender.ledger.used("n1")[0].units == 10
+    cluster.server.before = before
+    assert await cluster.bind(one, "n1") == ""
+    assert written(cluster, "a")[notes.INDEX] == "0"
+    assert cluster.used()[0] == 10
 
 
 @pytest.mark.parametrize("lost", ["PATCH", "POST"])
@@ -388,7 +350,7 @@ async def test_the_pods_status_is_written_meanwhile() -> None:
 async def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
     """The memory stays reserved until it is known what became of the pod."""
 
-    async with serving(our_node("n1", gpu(0, 15)), doubt_s=0.1) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15)), doubt_s=0.1) as cluster:
         one = simple("a", 10)
         cluster.put(one)
 
@@ -404,108 +366,96 @@ async def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> No
 
         cluster.server.before = before
         assert "did not answer in time" in await cluster.bind(one, "n1")
-        assert cluster.extender.ledger.used("n1")[0].units == 10
+        assert cluster.used()[0] == 10
         assert cluster.extender.binder.doubts == 1
         assert "5 of 15" in (await cluster.filter(simple("b", 10)))["FailedNodes"]["n1"]
         cluster.server.before = None
-        async with asyncio.timeout(5):
-            while cluster.extender.binder.doubts:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not cluster.extender.binder.doubts, "the end of the doubt")
         bound = carried_out and lost == "POST"
         assert bool(cluster.extender.ledger.used("n1")) is bound
         assert await cluster.bind(one, "n1") == ""
-        assert cluster.extender.ledger.used("n1")[0].units == 10
+        assert cluster.used()[0] == 10
 
 
-async def test_the_api_server_is_away() -> None:
+async def test_the_api_server_is_away(cluster: Cluster) -> None:
     """Sentences, nothing bound, and afterwards everything goes on."""
-
-    async with serving() as cluster:
-        one = simple("a", 10)
-        cluster.put(one)
-        await cluster.server.down()
-        assert "does not answer" in await cluster.bind(one, "n1")
-        assert (await cluster.get("/healthz"))[0] == 200
-        assert (await cluster.get("/readyz"))[0] == 200
-        async with asyncio.timeout(5):
-            while not cluster.extender.pods.failing:
-                await asyncio.sleep(0.01)
-        await cluster.server.up()
-        async with asyncio.timeout(20):
-            while await cluster.schedule(one):
-                await asyncio.sleep(0.05)
-        assert cluster.extender.ledger.used("n1")[0].units == 10
+    one = simple("a", 10)
+    cluster.put(one)
+    await cluster.server.down()
+    assert "does not answer" in await cluster.bind(one, "n1")
+    assert (await cluster.get("/healthz"))[0] == 200
+    assert (await cluster.get("/readyz"))[0] == 200
+    await eventually(lambda: cluster.extender.pods.failing, "failing")
+    await cluster.server.up()
+    async with asyncio.timeout(20):
+        while await cluster.schedule(one):
+            await asyncio.sleep(0.05)
+    assert cluster.used()[0] == 10
 
 
-async def test_before_the_first_list_nothing_is_answered() -> None:
-    async with serving() as cluster:
-        await cluster.stop()
-        cluster.server.before = lambda _method, _path: asyncio.sleep(0.5)
-        await cluster.start(wait=False)
-        status, text = await cluster.get("/readyz")
-        assert status == 503 and "have not been read" in text
-        answer = await cluster.filter(simple("a", 1))
-        assert answer == {"Error": "the extender has not yet read the cluster's pods and nodes; try again"}
+async def test_before_the_first_list_nothing_is_answered(cluster: Cluster) -> None:
+    await cluster.stop()
+    cluster.server.before = lambda _method, _path: asyncio.sleep(0.5)
+    await cluster.start(wait=False)
+    status, text = await cluster.get("/readyz")
+    assert status == 503 and "have not been read" in text
+    answer = await cluster.filter(simple("a", 1))
+    assert answer == {"Error": "the extender has not yet read the cluster's pods and nodes; try again"}
 
 
-async def test_a_restart_finds_the_same_sums() -> None:
-    async with serving() as cluster:
-        names = [f"p{i}" for i in range(6)]
-        for i, name in enumerate(names):
-            cluster.put(pod(name, container("x", 3 + i), container("y", 2), init=(container("i", 9),)))
-            assert await cluster.schedule(cluster.stored(name)) == ""
-        before = cluster.extender.ledger.used("n1")
-        places = {one.uid: one.gpus for one in cluster.extender.ledger}
-        await cluster.stop()
-        await cluster.start()
-        assert cluster.extender.ledger.used("n1") == before
-        assert {one.uid: one.gpus for one in cluster.extender.ledger} == places
+async def test_a_restart_finds_the_same_sums(cluster: Cluster) -> None:
+    names = [f"p{i}" for i in range(6)]
+    for i, name in enumerate(names):
+        await cluster.place(pod(name, container("x", 3 + i), container("y", 2), init=(container("i", 9),)))
+    before = cluster.extender.ledger.used("n1")
+    places = {one.uid: one.gpus for one in cluster.extender.ledger}
+    await cluster.stop()
+    await cluster.start()
+    assert cluster.extender.ledger.used("n1") == before
+    assert {one.uid: one.gpus for one in cluster.extender.ledger} == places
 
 
-async def test_killed_between_patch_and_binding() -> None:
+async def test_killed_between_patch_and_binding(cluster: Cluster) -> None:
     """Annotations of a pod that is on no node count for nothing, and the next bind writes them again."""
+    one = simple("a", 10)
+    cluster.put(one)
 
-    async with serving() as cluster:
-        one = simple("a", 10)
-        cluster.put(one)
+    def before(method: str, path: str) -> None:
+        if path.endswith("/binding"):
+            raise Refusal(403, "Forbidden", "killed here")
 
-        def before(method: str, path: str) -> None:
-            if path.endswith("/binding"):
-                raise Refusal(403, "Forbidden", "killed here")
-
-        cluster.server.before = before
-        assert await cluster.bind(one, "n1") == "killed here"
-        await cluster.stop()
-        cluster.server.before = None
-        await cluster.start()
-        assert cluster.extender.ledger.used("n1") == {}
-        assert await cluster.bind(one, "n1") == ""
+    cluster.server.before = before
+    assert await cluster.bind(one, "n1") == "killed here"
+    await cluster.stop()
+    cluster.server.before = None
+    await cluster.start()
+    assert cluster.used() == {}
+    assert await cluster.bind(one, "n1") == ""
 
 
-async def test_pods_that_cannot_be_bound() -> None:
-    async with serving() as cluster:
-        gone = simple("gone", 1)
-        assert await cluster.bind(gone, "n1") == "pod default/gone is gone"
-        one = simple("a", 1)
-        cluster.put(one)
-        other = copy.deepcopy(one)
-        other["metadata"]["uid"] = "earlier"
-        assert await cluster.bind(other, "n1") == "pod default/a is another pod by now"
-        assert await cluster.bind(one, "n9") == (
-            "node n9: the node n9 is not for GPU share: it offers no aliyun.com/gpu-mem"
-        )
-        dying = simple("d", 1, deletionTimestamp="2026-11-22T15:13:47Z")
-        cluster.put(dying)
-        assert await cluster.bind(dying, "n1") == "pod default/d is being deleted"
-        placed = simple("e", 1)
-        placed["spec"]["nodeName"] = "n2"
-        cluster.put(placed)
-        assert await cluster.bind(placed, "n1") == "pod default/e is on node n2 already"
-        plain = pod("f", container("c", None))
-        cluster.put(plain)
-        assert (await cluster.filter(plain))["NodeNames"] == ["n1"]
-        assert await cluster.bind(plain, "n1") == "pod default/f asks for no GPU memory"
-        assert cluster.server.bindings == []
+async def test_pods_that_cannot_be_bound(cluster: Cluster) -> None:
+    gone = simple("gone", 1)
+    assert await cluster.bind(gone, "n1") == "pod default/gone is gone"
+    one = simple("a", 1)
+    cluster.put(one)
+    other = copy.deepcopy(one)
+    other["metadata"]["uid"] = "earlier"
+    assert await cluster.bind(other, "n1") == "pod default/a is another pod by now"
+    assert await cluster.bind(one, "n9") == (
+        "node n9: the node n9 is not for GPU share: it offers no aliyun.com/gpu-mem"
+    )
+    dying = simple("d", 1, deletionTimestamp="2026-11-22T15:13:47Z")
+    cluster.put(dying)
+    assert await cluster.bind(dying, "n1") == "pod default/d is being deleted"
+    placed = simple("e", 1)
+    placed["spec"]["nodeName"] = "n2"
+    cluster.put(placed)
+    assert await cluster.bind(placed, "n1") == "pod default/e is on node n2 already"
+    plain = pod("f", container("c", None))
+    cluster.put(plain)
+    assert (await cluster.filter(plain))["NodeNames"] == ["n1"]
+    assert await cluster.bind(plain, "n1") == "pod default/f asks for no GPU memory"
+    assert cluster.server.bindings == []
 
 
 # ---- forms ----
@@ -524,13 +474,12 @@ async def test_pods_that_cannot_be_bound() -> None:
         ("bind", {"PodName": "a/../b", "PodNamespace": "d", "PodUID": "u", "Node": "n"}, "the request has no PodName"),
     ],
 )
-async def test_bad_requests(verb: str, body: Any, sentence: str) -> None:
-    async with serving() as cluster:
-        assert await cluster.post(verb, body) == (400, {"Error": sentence})
+async def test_bad_requests(cluster: Cluster, verb: str, body: Any, sentence: str) -> None:
+    assert await cluster.post(verb, body) == (400, {"Error": sentence})
 
 
 async def test_whole_nodes_and_names_in_any_case() -> None:
-    async with serving(TWO, our_node("n2", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 79)), our_node("n2", gpu(0, 15))) as cluster:
         nodes = {"items": [{"metadata": {"name": "n1"}}, {"metadata": {"name": "n2"}}]}
         _, answer = await cluster.post("filter", {"pod": simple("a", 20), "nodes": nodes, "nodenames": None})
         assert [one["metadata"]["name"] for one in answer["Nodes"]["items"]] == ["n1"]
@@ -539,7 +488,7 @@ async def test_whole_nodes_and_names_in_any_case() -> None:
 
 async def test_prioritize_by_the_nodes_policy() -> None:
     nodes = [our_node(name, gpu(0, 16), spread=name == "spread") for name in ("full", "empty", "spread")]
-    async with serving(*nodes) as cluster:
+    async with Cluster(*nodes) as cluster:
         one = simple("a", 8)
         cluster.put(one)
         for node in ("full", "spread"):
@@ -550,53 +499,50 @@ async def test_prioritize_by_the_nodes_policy() -> None:
         assert {found["Host"]: found["Score"] for found in scores} == {"full": 5, "empty": 0, "spread": 5, "none": 0}
 
 
-async def test_inspect_version_and_metrics() -> None:
-    async with serving() as cluster:
-        one = simple("a", 6)
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        await cluster.settled()
-        status, found = await cluster.get("/gpushare-scheduler/inspect")
-        assert (status, found) == (
-            200,
-            {
-                "nodes": [
-                    {
-                        "name": "n1",
-                        "totalGPU": 94,
-                        "usedGPU": 6,
-                        "devs": [
-                            {
-                                "id": 0,
-                                "totalGPU": 15,
-                                "usedGPU": 6,
-                                "pods": [{"name": "a", "namespace": "default", "usedGPU": 6}],
-                            },
-                            {"id": 1, "totalGPU": 79, "usedGPU": 0, "pods": []},
-                        ],
-                    }
-                ],
-                "error": "",
-            },
-        )
-        assert (await cluster.get("/gpushare-scheduler/inspect/n1"))[1] == found
-        assert (await cluster.get("/gpushare-scheduler/inspect/x"))[1] == {
-            "nodes": [],
-            "error": "the node x offers no GPU memory to share",
-        }
-        version = (Path(__file__).parents[2] / "VERSION").read_text().strip()
-        assert await cluster.get("/version") == (200, version)
-        _, text = await cluster.get("/metrics")
-        for line in (
-            'cgpu_node_gpu_units{gpu="1",node="n1",unit="GiB"} 79.0',
-            'cgpu_node_gpu_allocated_units{gpu="0",node="n1",unit="GiB"} 6.0',
-            'cgpu_extender_binds_total{outcome="bound"} 1.0',
-            'cgpu_extender_requests_total{result="ok",verb="filter"} 1.0',
-            "cgpu_extender_unknown_binds 0.0",
-            'cgpu_extender_watch_failing{resource="pods"} 0.0',
-            'cgpu_node_gpu_pods{node="n1"} 1.0',
-        ):
-            assert line in text.splitlines()
+async def test_inspect_version_and_metrics(cluster: Cluster) -> None:
+    await cluster.place(simple("a", 6))
+    await cluster.settled()
+    status, found = await cluster.get("/gpushare-scheduler/inspect")
+    assert (status, found) == (
+        200,
+        {
+            "nodes": [
+                {
+                    "name": "n1",
+                    "totalGPU": 94,
+                    "usedGPU": 6,
+                    "devs": [
+                        {
+                            "id": 0,
+                            "totalGPU": 15,
+                            "usedGPU": 6,
+                            "pods": [{"name": "a", "namespace": "default", "usedGPU": 6}],
+                        },
+                        {"id": 1, "totalGPU": 79, "usedGPU": 0, "pods": []},
+                    ],
+                }
+            ],
+            "error": "",
+        },
+    )
+    assert (await cluster.get("/gpushare-scheduler/inspect/n1"))[1] == found
+    assert (await cluster.get("/gpushare-scheduler/inspect/x"))[1] == {
+        "nodes": [],
+        "error": "the node x offers no GPU memory to share",
+    }
+    version = (Path(__file__).parents[2] / "VERSION").read_text().strip()
+    assert await cluster.get("/version") == (200, version)
+    _, text = await cluster.get("/metrics")
+    for line in (
+        'cgpu_node_gpu_units{gpu="1",node="n1",unit="GiB"} 79.0',
+        'cgpu_node_gpu_allocated_units{gpu="0",node="n1",unit="GiB"} 6.0',
+        'cgpu_extender_binds_total{outcome="bound"} 1.0',
+        'cgpu_extender_requests_total{result="ok",verb="filter"} 1.0',
+        "cgpu_extender_unknown_binds 0.0",
+        'cgpu_extender_watch_failing{resource="pods"} 0.0',
+        'cgpu_node_gpu_pods{node="n1"} 1.0',
+    ):
+        assert line in text.splitlines()
 
 
 #: A Deployment in the form of the vendor's user guide (AliyunContainerService/gpushare-scheduler-extender c0b6141).
@@ -620,71 +566,61 @@ spec:
 """
 
 
-async def test_the_vendors_readme() -> None:
-    async with serving() as cluster:
-        template = yaml.safe_load(README)["spec"]["template"]
-        one = json.loads(json.dumps(template))
-        one["metadata"] |= {"name": "binpack-1-x", "namespace": "default", "uid": "u1"}
-        one["status"] = {"phase": "Pending"}
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        assert written(cluster, "binpack-1-x")[notes.POD] == "3"
+async def test_the_vendors_readme(cluster: Cluster) -> None:
+    template = yaml.safe_load(README)["spec"]["template"]
+    one = json.loads(json.dumps(template))
+    one["metadata"] |= {"name": "binpack-1-x", "namespace": "default", "uid": "u1"}
+    one["status"] = {"phase": "Pending"}
+    await cluster.place(one)
+    assert written(cluster, "binpack-1-x")[notes.POD] == "3"
 
 
-async def test_requests_of_other_clients_change_nothing() -> None:
-    async with serving() as cluster:
-        assert (await cluster.get("/gpushare-scheduler/bind"))[0] == 405
-        assert (await cluster.get("/else"))[0] == 404
-        assert cluster.server.objects[PODS] == {}
+async def test_requests_of_other_clients_change_nothing(cluster: Cluster) -> None:
+    assert (await cluster.get("/gpushare-scheduler/bind"))[0] == 405
+    assert (await cluster.get("/else"))[0] == 404
+    assert cluster.server.objects[PODS] == {}
 
 
-async def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
+async def test_the_dashboard_of_the_cluster_asks_for_what_exists(cluster: Cluster) -> None:
     """Series of the extender and of cgpud, with their labels; kube_pod_info is kube-state-metrics'."""
-
-    async with serving() as cluster:
-        one = simple("a", 6)
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        _, text = await cluster.get("/metrics")
-        there: dict[str, set[str]] = {
-            name: {*metrics.POD_LABELS} for name in (f"cgpu_pod_container_{one.metric}" for one in metrics.PODS)
-        }
-        there["cgpu_pod_container_memory_kind_bytes"] = {*metrics.POD_LABELS, "kind"}
-        there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
-        there["cgpu_gpu_policy"] = {*metrics.GPU_LABELS}
-        node = figures.Figures("a", True, False, {"granted": 1}, {"aliyun.com/gpu-mem": 1}, {"pods": False})
-        text += figures.text(node).decode()
-        mps = ("container_memory_used_bytes", "container_memory_grant_bytes", "ended_total")
-        there |= {f"cgpu_mps_{name}": {*metrics.POD_LABELS, "node", "result"} for name in mps}
-        for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
-            there.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
-        board = json.loads((Path(__file__).parents[2] / "docs/user/grafana/cluster.json").read_text())
-        targets = [target for panel in board["panels"] for target in panel["targets"]]
-        assert len(targets) > 12 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-        for target in targets:
-            names = set(re.findall(r"\b(?:cgpu|kube)_\w+", target["expr"]))
-            assert names and names <= there.keys(), target["expr"]
-            known = set().union(*(there[name] for name in names))
-            groups = re.findall(r"(?:by|on|group_left) \(([^)]*)\)", target["expr"])
-            used = {label.strip() for group in groups for label in group.split(",")}
-            used |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            assert used <= known, target["expr"]
-            for name in re.findall(r"(?:rate|increase)\((\w+)", target["expr"]):
-                assert name.endswith("_total")
+    await cluster.place(simple("a", 6))
+    _, text = await cluster.get("/metrics")
+    there: dict[str, set[str]] = {
+        name: {*metrics.POD_LABELS} for name in (f"cgpu_pod_container_{one.metric}" for one in metrics.PODS)
+    }
+    there["cgpu_pod_container_memory_kind_bytes"] = {*metrics.POD_LABELS, "kind"}
+    there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
+    there["cgpu_gpu_policy"] = {*metrics.GPU_LABELS}
+    node = figures.Figures("a", True, False, {"granted": 1}, {"aliyun.com/gpu-mem": 1}, {"pods": False})
+    text += figures.text(node).decode()
+    mps = ("container_memory_used_bytes", "container_memory_grant_bytes", "ended_total")
+    there |= {f"cgpu_mps_{name}": {*metrics.POD_LABELS, "node", "result"} for name in mps}
+    for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
+        there.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+    board = json.loads((Path(__file__).parents[2] / "docs/user/grafana/cluster.json").read_text())
+    targets = [target for panel in board["panels"] for target in panel["targets"]]
+    assert len(targets) > 12 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for target in targets:
+        names = set(re.findall(r"\b(?:cgpu|kube)_\w+", target["expr"]))
+        assert names and names <= there.keys(), target["expr"]
+        known = set().union(*(there[name] for name in names))
+        groups = re.findall(r"(?:by|on|group_left) \(([^)]*)\)", target["expr"])
+        used = {label.strip() for group in groups for label in group.split(",")}
+        used |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert used <= known, target["expr"]
+        for name in re.findall(r"(?:rate|increase)\((\w+)", target["expr"]):
+            assert name.endswith("_total")
 
 
-async def test_the_page_names_every_series_of_the_extender() -> None:
-    async with serving() as cluster:
-        one = simple("a", 6)
-        cluster.put(one)
-        assert await cluster.schedule(one) == ""
-        _, text = await cluster.get("/metrics")
-        found: dict[str, set[str]] = {}
-        for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
-            found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
-        page = (Path(__file__).parents[2] / "docs/user/kubernetes.md").read_text()
-        rows = re.findall(r"^\| `(cgpu_(?!node_agent_)\w+)` \|([^|]*)\|", page, re.M)
-        assert {name: set(labels.replace(",", " ").split()) for name, labels in rows} == found
+async def test_the_page_names_every_series_of_the_extender(cluster: Cluster) -> None:
+    await cluster.place(simple("a", 6))
+    _, text = await cluster.get("/metrics")
+    found: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
+        found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+    page = (Path(__file__).parents[2] / "docs/user/kubernetes.md").read_text()
+    rows = re.findall(r"^\| `(cgpu_(?!node_agent_)\w+)` \|([^|]*)\|", page, re.M)
+    assert {name: set(labels.replace(",", " ").split()) for name, labels in rows} == found
 
 
 # ---- pods that are deleted by force ----
@@ -712,19 +648,13 @@ async def by_force(cluster: Cluster, status: dict) -> dict:
     return old
 
 
-def used(cluster: Cluster) -> int:
-    return sum(load.units for load in cluster.extender.ledger.used("n1").values())
-
-
 async def until(cluster: Cluster, units: int) -> None:
-    async with asyncio.timeout(5):
-        while used(cluster) != units:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: sum(cluster.used().values()) == units, f"{units} units")
 
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: bool) -> None:
-    async with serving(our_node("n1", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
         old = await by_force(cluster, RUNNING)
         young = cluster.put(simple("young", 10))
         assert "GPU 0 has 5 of 15 GiB free; deleted by force and not ended yet: default/old" in (
@@ -754,15 +684,15 @@ async def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(rest
     ids=["ended", "never started", "over"],
 )
 async def test_a_pod_that_the_kubelet_deletes_holds_nothing(status: dict) -> None:
-    async with serving(our_node("n1", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
         await by_force(cluster, status)
-        assert used(cluster) == 0
+        assert cluster.used() == {}
 
 
 async def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() -> None:
-    async with serving(our_node("n1", gpu(0, 15)), leave_s=0.3) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15)), leave_s=0.3) as cluster:
         old = await by_force(cluster, RUNNING)
-        assert used(cluster) == 10
+        assert cluster.used() == {0: 10}
         says(cluster)
         await until(cluster, 0)
         says(cluster, old, {0: 10})
@@ -770,9 +700,9 @@ async def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() ->
 
 
 async def test_the_vendors_plugin_reports_no_slices() -> None:
-    async with serving(vendor_node("n1", 15, 1)) as cluster:
+    async with Cluster(vendor_node("n1", 15, 1)) as cluster:
         await by_force(cluster, RUNNING)
-        assert used(cluster) == 0
+        assert cluster.used() == {}
 
 
 def test_many_deleted_pods_fit_the_annotation() -> None:
@@ -787,9 +717,9 @@ def test_many_deleted_pods_fit_the_annotation() -> None:
 async def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
     """cgpud gives it a weight of 1 of 20, which a GPU with 100 % taken has not."""
 
-    async with serving(our_node("n1", gpu(0, 15), mode="core_mem")) as cluster:
-        assert await cluster.schedule(cluster.put(pod("most", container("c0", 4, 95)))) == ""
-        assert await cluster.schedule(cluster.put(simple("none", 4))) == ""
+    async with Cluster(our_node("n1", gpu(0, 15), mode="core_mem")) as cluster:
+        await cluster.place(pod("most", container("c0", 4, 95)))
+        await cluster.place(simple("none", 4))
         loads = cluster.extender.ledger.used("n1")
         assert (loads[0].units, loads[0].core) == (8, 100)
         assert "compute" in await cluster.schedule(cluster.put(simple("one", 4)))
@@ -824,7 +754,7 @@ def names_of(cluster: Cluster, answer: Any) -> dict[str, set[str]]:
 async def test_a_victim_is_one_whose_gpu_makes_room() -> None:
     """Two GPUs with 9 and 8 taken of 15: by the sum of the node any victim of 6 will do, and only one GPU has room."""
 
-    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "a", 9, 0)
         await with_priority(cluster, "b", 9, 0)
         await with_priority(cluster, "small", 3, 0)
@@ -851,7 +781,7 @@ async def test_a_victim_is_one_whose_gpu_makes_room() -> None:
 async def test_no_victim_where_no_gpu_makes_room() -> None:
     """The scheduler would end `a`; the rest of its GPU is of higher priority."""
 
-    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "high", 10, 100)
         await with_priority(cluster, "a", 5, 0)
         await with_priority(cluster, "high2", 10, 100)
@@ -874,7 +804,7 @@ async def test_no_list_of_victims_becomes_empty() -> None:
     """kube-scheduler with `ignorable: false`: "expected at least one victim pod on node", for every node."""
     chance = random.Random(3)
 
-    async with serving(our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15))) as cluster:
         there = []
         for number in range(14):
             found = simple(f"p{number}", chance.randint(1, 6))
@@ -900,7 +830,7 @@ async def test_no_list_of_victims_becomes_empty() -> None:
 
 
 async def test_victims_without_gpu_memory_stay() -> None:
-    async with serving(our_node("n1", gpu(0, 15))) as cluster:
+    async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
         await with_priority(cluster, "a", 10, 0)
         other = pod("cpu", container("c", None))
         cluster.put(other)

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from commands import leaves
+from fake_api import kubeconfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +26,6 @@ VALUES = [
     *("there", "folder", "config", "cert", ":", "[::1]:1", "0.0.0.0:0", "127.0.0.1:x", "GiB", "MiB", "json", "text"),
     *("node-a", "default/pod", "c", "debug", "inspect", "node", "extender"),
 ]
-KUBECONFIG = """\
-current-context: c
-contexts: [{name: c, context: {cluster: k}}]
-clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
-"""
 ARGUMENT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
@@ -57,7 +53,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(host_keeper, "serve", nothing)
     (tmp_path / "folder").mkdir()
     (tmp_path / "there").write_text("x")
-    (tmp_path / "config").write_text(KUBECONFIG)
+    kubeconfig(tmp_path, "http://127.0.0.1:1")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -10,19 +10,16 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from admission import Admission, Wanted
-from agent_process import START_S, Process
+from agent_process import START_S, Process, standing
 from fake_kubelet import FakeKubelet
 from fakes import eventually
-from node_world import NODE, NODES, container
+from node_world import bound, container
 from structlog.testing import capture_logs
-from test_node import bound
 
-from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node.host_keeper import AGENT_LOCK, JOURNAL, HostKeeper
@@ -33,37 +30,9 @@ DEVICES = [[f"GPU-0-_-{number}", True] for number in range(8)]
 OFFER = {"offer": GPU_MEM, "name": "gpu-mem", "apart": False, "spread": False, "links": {}, "devices": DEVICES}
 
 
-def is_there(world: Process) -> bool:
-    node = world.api.get(NODES, "", NODE)
-    found = keys.parse_node((node or {}).get("metadata", {}).get("annotations"))
-    return found is not None and not found.away and world.kubelet.allocatable(GPU_MEM) == 94
-
-
 def open_streams(world: Process) -> int:
     """ListAndWatch calls of the kubelet, of all registrations so far."""
     return sum(not one.done() for one in world.kubelet._tasks)
-
-
-@asynccontextmanager
-async def standing(tmp_path: Path, **more: object) -> AsyncIterator[Process]:
-    """A node with the unit and the agent. @more: attributes of the Process."""
-    world = Process(tmp_path)
-    for name, value in more.items():
-        setattr(world, name, value)
-    world.node.config = replace(world.node.config, kube_wait_s=60)
-    await world.start_keeper()
-    try:
-        async with world.running():
-            await eventually(lambda: is_there(world), "the node offers its GPUs", START_S)
-            yield world
-    finally:
-        await world.stop_keeper()
-
-
-async def kill_pod(world: Process) -> None:
-    for pid in world.pids():
-        os.kill(pid, signal.SIGKILL)
-    await world.process.wait()
 
 
 async def boot(world: Process, kubelet: Admission, how: int) -> None:
@@ -73,7 +42,7 @@ async def boot(world: Process, kubelet: Admission, how: int) -> None:
     if how == signal.SIGTERM:
         await world.stop_agent()
     else:
-        await kill_pod(world)
+        await world.kill()
     await world.stop_keeper(how)
     for one in kubelet.admitted.values():
         await world.end(one)
@@ -89,7 +58,7 @@ async def test_a_reboot_under_the_daemonset_fails_no_pod(tmp_path: Path, how: in
     """Pods whose restartPolicy is Always, which no controller makes again. Their containers wait for the agent, which
     the kubelet starts as any other pod's."""
 
-    async with standing(tmp_path) as world, Admission(world, 0.5).running() as kubelet:
+    async with standing(tmp_path, keeper=True) as world, Admission(world, 0.5).running() as kubelet:
         for name in "abc":
             world.pod(name, container(mem=4), annotations=bound(0 if name == "a" else 1, 4))
         await eventually(lambda: len(kubelet.admitted) == 3, "running", START_S)
@@ -100,31 +69,31 @@ async def test_a_reboot_under_the_daemonset_fails_no_pod(tmp_path: Path, how: in
         await eventually(lambda: kubelet.failed or len(kubelet.admitted) == 3, "running again", START_S)
         assert kubelet.failed == {}
         assert sorted(gpu for one in kubelet.admitted.values() for gpu, _ in world.slots(one)) == [0, 1, 1]
-        await eventually(lambda: world.agent_pid() and is_there(world), "the agent, too", START_S)
+        await world.serves()
 
 
-@pytest.mark.parametrize("seconds", [3, 12])  # of 15 and 60: nothing on the way has a time of its own
-@pytest.mark.parametrize("kills", [False, True], ids=["SIGTERM", "SIGKILL"])
-async def test_the_kubelet_has_the_devices_while_the_pod_is_away(tmp_path: Path, seconds: int, kills: bool) -> None:
-    """A pod that was bound already, or by a scheduler without the extender, waits."""
+async def test_the_kubelet_has_the_devices_while_the_pod_is_away(tmp_path: Path) -> None:
+    """After SIGTERM, and after SIGKILL. A pod that was bound already, or by a scheduler without the extender, waits.
+    (15 and 60 s: tests/cluster. Nothing on the way has a time of its own.)"""
 
-    async with standing(tmp_path) as world, Admission(world, 0.5).running() as kubelet:
+    async with standing(tmp_path, keeper=True) as world, Admission(world, 0.5).running() as kubelet:
         resource = world.kubelet.resources[GPU_MEM]
-        await (kill_pod(world) if kills else world.stop_agent())
-        await asyncio.sleep(seconds - 2)
-        world.pod("p", container(mem=6), annotations=bound(0, 6))
-        await asyncio.sleep(2)
-        assert (kubelet.failed, world.kubelet.allocatable(GPU_MEM)) == ({}, 94)
-        await world.start_agent()
-        await eventually(lambda: kubelet.failed or kubelet.admitted, "the pod starts", START_S)
-        assert kubelet.failed == {} and world.slots(*kubelet.admitted.values()) == [(0, 6043)]
-        await eventually(lambda: is_there(world), "the node is there again", START_S)
-        assert world.kubelet.resources[GPU_MEM] is resource, "nothing is registered again"
+        for name, end in (("p", world.stop_agent), ("q", world.kill)):
+            await end()
+            pod = world.pod(name, container(mem=6), annotations=bound(0, 6))
+            await asyncio.sleep(2)
+            assert (kubelet.failed, world.offered()) == ({}, 94)
+            await world.start_agent()
+            uid = pod["metadata"]["uid"]
+            await eventually(lambda uid=uid: kubelet.failed or uid in kubelet.admitted, "the pod starts", START_S)
+            assert kubelet.failed == {} and world.slots(kubelet.admitted[uid]) == [(0, 6043)]
+            await world.serves()
+            assert world.kubelet.resources[GPU_MEM] is resource, "nothing is registered again"
 
 
 async def test_wanted_pods_come_through_a_roll_of_the_pod(tmp_path: Path) -> None:
     async with (
-        standing(tmp_path) as world,
+        standing(tmp_path, keeper=True) as world,
         Admission(world, 0.5).running() as kubelet,
         Wanted(world, 2, 6).running() as wanted,
     ):
@@ -138,30 +107,28 @@ async def test_wanted_pods_come_through_a_roll_of_the_pod(tmp_path: Path) -> Non
         assert kubelet.failed == {} and len(wanted.made) == 4
 
 
-async def test_a_kubelet_that_restarts_without_the_agent(tmp_path: Path) -> None:
-    async with standing(tmp_path) as world:
-        await kill_pod(world)
+async def test_the_kubelet_and_then_the_unit_restart(tmp_path: Path) -> None:
+    """The kubelet while there is no agent. The unit by an update of the host's files: the agent ends with its stream,
+    and the next one finds the unit's next life."""
+
+    async with standing(tmp_path, keeper=True) as world:
+        await world.kill()
         await world.kubelet.restart()
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "registered again", 5)
+        await eventually(lambda: world.offered() == 94, "registered again", 5)
         await world.start_agent()
-        await eventually(lambda: world.agent_pid() and is_there(world), "the agent has taken it over", START_S)
-        resource = world.kubelet.resources[GPU_MEM]
-        await asyncio.sleep(1.0)
-        assert world.kubelet.resources[GPU_MEM] is resource, "by one of the two"
-
-
-async def test_the_unit_restarts_under_the_agent(tmp_path: Path) -> None:
-    """An update of the host's files. The agent ends with its stream, and the next one finds the unit's next life."""
-
-    async with standing(tmp_path) as world:
+        await stays_registered(world)
         first = world.agent_pid()
         await world.stop_keeper(signal.SIGKILL)
         await world.start_keeper()
-        await eventually(lambda: world.agent_pid() not in (0, first), "the next agent", START_S)
-        await eventually(lambda: is_there(world), "there again", START_S)
-        resource = world.kubelet.resources[GPU_MEM]
-        await asyncio.sleep(3.0)
-        assert world.kubelet.resources[GPU_MEM] is resource, "by one of the two"
+        await world.next_agent(first)
+        await stays_registered(world)
+
+
+async def stays_registered(world: Process) -> None:
+    await world.serves()
+    resource = world.kubelet.resources[GPU_MEM]
+    await asyncio.sleep(2.0)
+    assert world.kubelet.resources[GPU_MEM] is resource, "by one of the two"
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["in-order", "killed"])
@@ -169,27 +136,23 @@ async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path
     """The installer's pod and the agent's start at the same time on a bare node. The agent may also be killed before
     its first process has seen the unit."""
 
-    world = Process(tmp_path)
-    world.program = f"from cgpu_kube.node import keeper; keeper.HOST_S = {60 if dies else 0.5}; {Process.program}"
-    async with world.running():
-        await eventually(lambda: is_there(world), "the node offers its GPUs", START_S)
+    program = f"from cgpu_kube.node import keeper; keeper.HOST_S = {60 if dies else 0.5}; {Process.program}"
+    async with standing(tmp_path, program=program) as world:
         first, own = world.agent_pid(), world.kubelet.resources[GPU_MEM]
         await world.start_keeper()
-        try:
-            if dies:
-                os.kill(first, signal.SIGKILL)
-            await eventually(lambda: world.agent_pid() not in (0, first), "the next agent", START_S)
-            await eventually(lambda: world.kubelet.resources[GPU_MEM] is not own, "registered by the unit", START_S)
-            await eventually(lambda: is_there(world), "there again", START_S)
-            assert open_streams(world) == 1, "a kubelet from 1.25 on has no devices when any of the resource ends"
-            resource = world.kubelet.resources[GPU_MEM]
-            await kill_pod(world)
-            await asyncio.sleep(1.0)
-            assert world.kubelet.resources[GPU_MEM] is resource and world.kubelet.allocatable(GPU_MEM) == 94
-            await world.start_agent()
-            await eventually(lambda: world.agent_pid() and is_there(world), "the agent again", START_S)
-        finally:
-            await world.stop_keeper()
+        if dies:
+            world.kill_agent()
+        await world.next_agent(first)
+        await eventually(lambda: world.kubelet.resources[GPU_MEM] is not own, "registered by the unit", START_S)
+        await world.serves()
+        assert open_streams(world) == 1, "a kubelet from 1.25 on has no devices when any of the resource ends"
+        resource = world.kubelet.resources[GPU_MEM]
+        await world.kill()
+        await asyncio.sleep(1.0)
+        assert world.kubelet.resources[GPU_MEM] is resource and world.offered() == 94
+        await world.start_agent()
+        await world.serves()
+        await world.stop_keeper()
         left = [path.name for path in (world.kubelet.directory / "device-plugins").iterdir()]
         assert [name for name in left if name != "kubelet.sock"] in ([], ["cgpu-gpu-mem.sock"])
 
@@ -197,25 +160,25 @@ async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path
 async def test_a_kubelet_that_restarts_before_the_agent_has_offered(tmp_path: Path) -> None:
     """The agent has the lock, and waits for cgpud. It is no agent with sockets of its own."""
 
-    async with standing(tmp_path) as world:
-        await kill_pod(world)
+    async with standing(tmp_path, keeper=True) as world:
+        await world.kill()
         world.options = {"cgpud": str(tmp_path / "none")}
         await world.start_agent()
         turn = Turn(tmp_path / "state" / AGENT_LOCK)
         await eventually(lambda: not turn.is_free(), "it has the lock", START_S)
         await asyncio.sleep(1.0)
         await world.kubelet.restart()
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "registered again", 5)
+        await eventually(lambda: world.offered() == 94, "registered again", 5)
         world.options = {}
 
 
 async def test_an_agent_that_hangs_is_replaced(tmp_path: Path) -> None:
     program = f"from cgpu_kube.node import keeper; keeper.HUNG_S, keeper.BEAT_S = 5, 0.2; {Process.program}"
-    async with standing(tmp_path, program=program) as world:
+    async with standing(tmp_path, keeper=True, program=program) as world:
         first = world.agent_pid()
         os.kill(first, signal.SIGSTOP)
-        await eventually(lambda: world.agent_pid() not in (0, first), "the next agent", START_S)
-        await eventually(lambda: is_there(world), "there", START_S)
+        await world.next_agent(first)
+        await world.serves()
 
 
 # ---- in this process ----

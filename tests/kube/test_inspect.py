@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster import MAPS, NODES, PODS, container, gpu, our_node, pod, simple, vendor_node
-from fake_api import FakeApi, recorded
+from fake_api import FakeApi, kubeconfig, recorded
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import dra
@@ -53,21 +53,8 @@ def run(kubectl: Path, tmp_path: Path, objects: list[tuple[str, dict]], *words: 
         async with FakeApi() as server:
             for collection, found in objects:
                 server.put(collection, found)
-            config = tmp_path / "config"
-            config.write_text(
-                json.dumps(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Config",
-                        "current-context": "c",
-                        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-                        "clusters": [{"name": "k", "cluster": {"server": server.url}}],
-                        "users": [{"name": "u", "user": {}}],
-                    }
-                )
-            )
             env = os.environ | {
-                "KUBECONFIG": str(config),
+                "KUBECONFIG": str(kubeconfig(tmp_path, server.url)),
                 "HOME": str(tmp_path),
                 "PATH": f"{BIN}:{kubectl.parent}:{os.environ['PATH']}",
             }

@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster, gpu, our_node, simple
 from fakelink import FakeLink, example_gpus
 from node_world import World
-from test_choice import namespace, nv_container, offered
+from test_choice import nv_container, offered
 
 from cgpu_common.cards import NvmlGpu
 from cgpu_common.links import NVLINK
@@ -37,7 +37,7 @@ def eight(name: str, *, linked: bool = True, spread: bool = False) -> dict:
 
 
 def allow_uuids(cluster: Cluster) -> None:
-    cluster.server.put("api/v1/namespaces", namespace({notes.GPU_UUID: "allowed"}))
+    cluster.server.label_namespace("default", {notes.GPU_UUID: "allowed"})
 
 
 def placed(found: dict) -> list[int]:
@@ -51,17 +51,13 @@ async def test_a_pod_on_several_gpus_is_within_a_group() -> None:
     async with Cluster(eight("n1")) as cluster:
         allow_uuids(cluster)
         for fill in (0, 5):
-            one = simple(f"on{fill}", 40, annotations={notes.GPU_UUID: f"GPU-{fill}"})
-            cluster.put(one)
-            assert await cluster.schedule(one) == ""
+            await cluster.place(simple(f"on{fill}", 40, annotations={notes.GPU_UUID: f"GPU-{fill}"}))
         for name, units, count, wanted in (
             ("four", 20, 4, [0, 1, 2, 3]),
             ("three", 50, 3, [1, 2, 3]),  # three of either group have room, and these are the fuller ones
             ("five", 5, 5, [0, 1, 2, 3, 4]),
         ):
-            several = simple(name, units * count, count=count)
-            cluster.put(several)
-            assert await cluster.schedule(several) == ""
+            await cluster.place(simple(name, units * count, count=count))
             assert len({one // 4 for one in placed(cluster.stored(name))}) == (2 if count > 4 else 1)
             if name != "five":
                 assert placed(cluster.stored(name)) == wanted, name
@@ -74,12 +70,8 @@ async def test_whatever_is_taken_the_set_has_the_most_links(taken: tuple[int, ..
     async with Cluster(eight("n1", spread=True)) as cluster:
         allow_uuids(cluster)
         for one in taken:
-            full = simple(f"full{one}", 79, annotations={notes.GPU_UUID: f"GPU-{one}"})
-            cluster.put(full)
-            assert await cluster.schedule(full) == ""
-        pair = simple("pair", 2 * 79, count=2)
-        cluster.put(pair)
-        assert await cluster.schedule(pair) == ""
+            await cluster.place(simple(f"full{one}", 79, annotations={notes.GPU_UUID: f"GPU-{one}"}))
+        await cluster.place(simple("pair", 2 * 79, count=2))
         found = placed(cluster.stored("pair"))
         assert found[0] // 4 == found[1] // 4 and not set(found) & set(taken)
 

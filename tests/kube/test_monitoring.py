@@ -43,29 +43,26 @@ def samples(text: bytes) -> dict[tuple[str, ...], float]:
     return found
 
 
-async def test_the_agent_says_what_it_does(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    async with world.running():
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 94, "the offer")
-        await eventually(lambda: not world.agent.unready, "ready")
-        one = {INDEX: "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(2 * 10**18)}
-        await world.start(world.pod("a", node_container(mem=6), annotations=one))
-        bad = world.pod("b", node_container(mem=6), annotations={**one, INDEX: "7"})
-        assert "GPU 7" in await world.refused(bad)
-        found = samples(figures.text(world.agent.figures))
-        refused = found.pop(("cgpu_node_agent_decisions_total", "refused"))
-        assert refused >= 1 and found == {
-            ("cgpu_node_agent_ready",): 1,
-            ("cgpu_node_agent_standby",): 0,
-            ("cgpu_node_agent_decisions_total", "granted"): 1,
-            ("cgpu_node_agent_devices", GPU_MEM): 94,
-            ("cgpu_node_agent_unasked",): 0,
-            ("cgpu_node_agent_watch_failing", "nodes"): 0,
-            ("cgpu_node_agent_watch_failing", "pods"): 0,
-        }
-        await world.kubelet.stop()
-        await eventually(lambda: bool(world.agent.unready), "away")
-        assert samples(figures.text(world.agent.figures))[("cgpu_node_agent_ready",)] == 0
+async def test_the_agent_says_what_it_does(world: World) -> None:
+    await eventually(lambda: not world.agent.unready, "ready")
+    one = {INDEX: "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(2 * 10**18)}
+    await world.start(world.pod("a", node_container(mem=6), annotations=one))
+    bad = world.pod("b", node_container(mem=6), annotations={**one, INDEX: "7"})
+    assert "GPU 7" in await world.refused(bad)
+    found = samples(figures.text(world.agent.figures))
+    refused = found.pop(("cgpu_node_agent_decisions_total", "refused"))
+    assert refused >= 1 and found == {
+        ("cgpu_node_agent_ready",): 1,
+        ("cgpu_node_agent_standby",): 0,
+        ("cgpu_node_agent_decisions_total", "granted"): 1,
+        ("cgpu_node_agent_devices", GPU_MEM): 94,
+        ("cgpu_node_agent_unasked",): 0,
+        ("cgpu_node_agent_watch_failing", "nodes"): 0,
+        ("cgpu_node_agent_watch_failing", "pods"): 0,
+    }
+    await world.kubelet.stop()
+    await eventually(lambda: bool(world.agent.unready), "away")
+    assert samples(figures.text(world.agent.figures))[("cgpu_node_agent_ready",)] == 0
 
 
 def jwt(claims: object) -> str:

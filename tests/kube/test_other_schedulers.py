@@ -13,12 +13,11 @@ import pytest
 from cluster import Cluster, gpu, our_node, simple
 from deployed import REPO, Mutation, Object, Policy, kustomized, named, rendered
 from fakes import eventually
-from node_world import World
+from node_world import World, placed
 from node_world import container as node_container
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods
-from cgpu_kube.annotations import GPU_MEM
 
 OWN = REPO / "deploy/own-scheduler"
 OTHERS = ["volcano", "kai-scheduler", "koord-scheduler"]
@@ -82,12 +81,11 @@ async def test_kueue_keeps_the_gate_and_the_extender_waits_for_its_end(own: dict
         assert found["spec"]["schedulingGates"] == KUEUE["spec"]["schedulingGates"] and pods.is_gated(found)
         cluster.put(found)
         await cluster.settled()
-        assert cluster.extender.ledger.used("n1") == {}
+        assert cluster.used() == {}
         del found["spec"]["schedulingGates"]
         found["spec"]["nodeSelector"] = {notes.CARD_NAME: "Tesla-T4"}
-        cluster.put(found)
-        assert await cluster.schedule(found) == ""
-        assert cluster.extender.ledger.used("n1")[0].units == 6
+        await cluster.place(found)
+        assert cluster.used()[0] == 6
 
 
 @pytest.mark.parametrize("found", [VOLCANO, KAI, KOORDINATOR])
@@ -99,11 +97,11 @@ async def test_a_pod_that_another_scheduler_has_bound_counts_on_each_gpu(found: 
         bound["spec"]["nodeName"] = "n1"
         cluster.put(bound)
         await cluster.settled()
-        assert {index: load.units for index, load in cluster.extender.ledger.used("n1").items()} == {0: 6, 1: 6}
+        assert cluster.used() == {0: 6, 1: 6}
         second = simple("q", 10)
         cluster.put(second)
         assert "GPU 0 has 9 of 15 GiB free, GPU 1 has 9 of 15 GiB free" in await cluster.schedule(second)
-        bound["metadata"].setdefault("annotations", {}).update(notes.write({"c0": {1: 6}}, 15, 10**18 * 2))
+        bound["metadata"].setdefault("annotations", {}).update(placed({"c0": {1: 6}}, 15))
         cluster.put(bound)
         await cluster.settled()
         assert await cluster.schedule(second) == ""
@@ -121,7 +119,7 @@ async def test_its_node_gives_it_the_gpu_that_the_kubelet_has_counted(
     world = World(tmp_path)
     world.link.inventory = world.link.inventory[:count]
     async with world.running():
-        await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == (15, 94)[count - 1], "the offer")
+        await eventually(lambda: world.offered() == (15, 94)[count - 1], "the offer")
         meta = found["metadata"]
         more = {"annotations": meta.get("annotations"), "labels": meta.get("labels")}
         pod = world.pod("p", node_container(mem=6), spec={"schedulerName": found["spec"]["schedulerName"]}, **more)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import ssl
@@ -11,13 +10,14 @@ import subprocess
 from pathlib import Path
 
 import aiohttp
+import extender_process
 import pytest
 import yaml
 from cluster import NODES, PODS, gpu, our_node, simple
 from deployed import DEPLOY, REPO, Mutation, Object, Policy, folded, kustomized, named, rendered, rendered_texts
-from fake_api import FakeApi
+from extender_process import BIND, PROGRAM, ready
+from fake_api import FakeApi, kubeconfig
 from fakes import free_port
-from test_extender_process import BIND, PROGRAM, kubeconfig, ready
 
 from cgpu_kube import annotations as notes
 from cgpu_kube.extender.command import extender
@@ -202,47 +202,40 @@ def test_both_policies_are_bound(own: dict) -> None:
     assert bound == {"policyName": "cgpu-scheduler-name", "validationActions": ["Deny"]}
 
 
-async def test_the_process_binds_for_its_own_host_only(tmp_path: Path) -> None:
+async def test_the_process_binds_for_its_own_host_only(server: FakeApi, tmp_path: Path) -> None:
     """As the Deployment starts it: the scheduler beside it needs nothing, and the network's port cannot bind, whatever
     right a client has."""
+    server.put(NODES, our_node("n1", gpu(0, 15)))
+    found = server.put(PODS, simple("a", 6))
+    server.rules = {("viewer", "get", "/metrics"), ("viewer", "post", BIND)}
+    server.users["t"] = {"username": "viewer", "groups": []}
+    local = free_port()
+    words = ("--tls-self-signed", "--scheduler-port", str(local))
+    async with (
+        extender_process.extender(tmp_path, server.url, *words, host="0.0.0.0") as (_, port),
+        aiohttp.ClientSession() as http,
+    ):
+        unverified = ssl.create_default_context()
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+        url, beside = f"https://127.0.0.1:{port}", f"http://127.0.0.1:{local}/gpushare-scheduler"
+        await ready(http, url, unverified)
 
-    async with FakeApi() as server, aiohttp.ClientSession() as http:
-        server.put(NODES, our_node("n1", gpu(0, 15)))
-        found = server.put(PODS, simple("a", 6))
-        server.rules = {("viewer", "get", "/metrics"), ("viewer", "post", BIND)}
-        server.users["t"] = {"username": "viewer", "groups": []}
-        port, local = free_port(), free_port()
-        process = await asyncio.create_subprocess_exec(
-            PROGRAM,
-            *("extender", "--listen", f"0.0.0.0:{port}", "--kubeconfig", str(kubeconfig(tmp_path, server.url))),
-            *("--tls-self-signed", "--scheduler-port", str(local)),
-        )
-        try:
-            unverified = ssl.create_default_context()
-            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-            url, beside = f"https://127.0.0.1:{port}", f"http://127.0.0.1:{local}/gpushare-scheduler"
-            await ready(http, url, unverified)
+        async def status(method: str, path: str, **headers: str) -> int:
+            async with http.request(method, url + path, ssl=unverified, headers=headers) as answer:
+                return answer.status
 
-            async def status(method: str, path: str, **headers: str) -> int:
-                async with http.request(method, url + path, ssl=unverified, headers=headers) as answer:
-                    return answer.status
-
-            assert await status("GET", "/metrics") == 401
-            assert await status("GET", "/metrics", Authorization="Bearer t") == 200
-            assert await status("POST", BIND) == 401
-            assert await status("POST", BIND, Authorization="Bearer t") == 404, "allowed, and not served"
-            async with http.post(f"{beside}/filter", json={"Pod": found, "NodeNames": ["n1"]}) as answer:
-                assert (await answer.json())["NodeNames"] == ["n1"]
-            body = {"PodName": "a", "PodNamespace": "default", "PodUID": found["metadata"]["uid"], "Node": "n1"}
-            async with http.post(f"{beside}/bind", json=body) as answer:
-                assert await answer.json() == {"Error": ""}
-            stored = server.get(PODS, "default", "a")
-            assert stored is not None and stored["spec"]["nodeName"] == "n1"
-            listening = subprocess.run(["cat", "/proc/net/tcp"], capture_output=True, text=True, check=True).stdout
-            assert f"0100007F:{local:04X}" in listening and f"00000000:{local:04X}" not in listening
-        finally:
-            process.terminate()
-            assert await process.wait() == 0
+        assert await status("GET", "/metrics") == 401
+        assert await status("GET", "/metrics", Authorization="Bearer t") == 200
+        assert await status("POST", BIND) == 401
+        assert await status("POST", BIND, Authorization="Bearer t") == 404, "allowed, and not served"
+        async with http.post(f"{beside}/filter", json={"Pod": found, "NodeNames": ["n1"]}) as answer:
+            assert (await answer.json())["NodeNames"] == ["n1"]
+        body = {"PodName": "a", "PodNamespace": "default", "PodUID": found["metadata"]["uid"], "Node": "n1"}
+        async with http.post(f"{beside}/bind", json=body) as answer:
+            assert await answer.json() == {"Error": ""}
+        assert server.get(PODS, "default", "a")["spec"]["nodeName"] == "n1"
+        listening = Path("/proc/net/tcp").read_text()
+        assert f"0100007F:{local:04X}" in listening and f"00000000:{local:04X}" not in listening
 
 
 def test_a_certificate_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

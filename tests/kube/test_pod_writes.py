@@ -14,7 +14,7 @@ from cluster import PODS, gpu, our_node, simple
 from deployed import Object, Policy, kustomized, named
 from fake_api import Refusal
 from fakes import eventually
-from node_world import World, container
+from node_world import World, container, placed
 from test_lease import Replica
 
 from cgpu_kube import annotations as notes
@@ -183,13 +183,10 @@ async def test_every_write_of_an_extender_passes(policy: Policy) -> None:
         assert said(policy, EXTENDER, old, new) == [], (old["metadata"], new["metadata"])
 
 
-async def test_every_write_of_an_agent_passes(policy: Policy, tmp_path: Path) -> None:
-    world = World(tmp_path)
-    async with world.running():
-        await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM) == 94, "the offer")
-        written = notes.write({"main": {1: 6}}, 80, 10**18 * 2)
-        found = world.pod("p", container(mem=6), annotations=written)
-        await world.start(found)
-        await eventually(lambda: updates(world.api), "assigned")
-        for old, new in updates(world.api):
-            assert said(policy, AGENT, old, new) == []
+async def test_every_write_of_an_agent_passes(policy: Policy, world: World) -> None:
+    written = placed({"main": {1: 6}}, 80)
+    found = world.pod("p", container(mem=6), annotations=written)
+    await world.start(found)
+    await eventually(lambda: updates(world.api), "assigned")
+    for old, new in updates(world.api):
+        assert said(policy, AGENT, old, new) == []

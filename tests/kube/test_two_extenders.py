@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 import pytest
 from cluster import NODES, PODS, Cluster, gpu, our_node, simple
-from fake_api import FakeApi
+from extender_process import ready
+from fake_api import FakeApi, kubeconfig
 from fakes import eventually, free_port
-from test_extender_process import kubeconfig, ready
 from test_lease import LEASES
 from test_storm import check_sums
 
@@ -333,10 +333,6 @@ def bound_by_another(cluster: Cluster, name: str, gpu_index: int) -> None:
     cluster.put(found)
 
 
-def used(cluster: Cluster) -> dict[int, int]:
-    return {index: load.units for index, load in cluster.extender.ledger.used("n1").items()}
-
-
 @pytest.mark.parametrize(("node", "why"), [("n1", ""), ("n2", "pod default/a is on node n1 already")])
 async def test_an_answer_from_before_a_binding_frees_nothing(node: str, why: str) -> None:
     """An extender that was stopped handles the event of the other one's Binding first, and then the answer to its own
@@ -355,7 +351,7 @@ async def test_an_answer_from_before_a_binding_frees_nothing(node: str, why: str
         binder._api = SimpleNamespace(get=get, patch=client.patch, create=client.create)  # type: ignore[assignment]
         binder._may_write = lambda: False
         assert await cluster.bind(one, node) == why
-        assert used(cluster) == {0: 10}
+        assert cluster.used() == {0: 10}
 
 
 async def test_the_choice_of_the_extender_that_bound_a_pod_counts() -> None:
@@ -373,7 +369,7 @@ async def test_the_choice_of_the_extender_that_bound_a_pod_counts() -> None:
 
         cluster.server.before = before
         assert await cluster.bind(one, "n1") == ""
-        assert held.is_set() and used(cluster) == {1: 10}
+        assert held.is_set() and cluster.used() == {1: 10}
 
 
 class Late:

@@ -55,9 +55,7 @@ BYTES = [
         b"\x0a\x06\x0a\x01a\x12\x01b\x10\x02\x18\x03",
     ),
     (
-        wire.resources.PodResources(
-            name="a", namespace="b", containers=[wire.resources.ContainerResources(name="c")]
-        ),
+        wire.resources.PodResources(name="a", namespace="b", containers=[wire.resources.ContainerResources(name="c")]),
         b"\x0a\x01a\x12\x01b\x1a\x03\x0a\x01c",
     ),
     (wire.resources.ContainerDevices(resource_name="a", device_ids=["b"]), b"\x0a\x01a\x12\x01b"),

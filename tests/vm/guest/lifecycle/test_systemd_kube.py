@@ -26,10 +26,9 @@ sys.path.insert(0, str(REPO / "tests/kube"))
 sys.path.insert(0, str(REPO / "tests/unit/daemon"))
 
 from admission import Admission, Wanted
-from agent_process import KUBECONFIG
+from fake_api import kubeconfig
 from fake_kubelet import FakeKubelet
-from node_world import NODE, NODES, World, container
-from test_node import bound
+from node_world import NODE, NODES, World, bound, container
 
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_MEM
@@ -61,7 +60,7 @@ class UnitWorld(World):
         pass
 
     async def start_agent(self) -> None:
-        FILES[0].write_text(KUBECONFIG.format(url=self.api.url))
+        kubeconfig(FILES[0].parent, self.api.url).rename(FILES[0])
         FILES[1].write_text(f"OPTIONS=--kubeconfig {FILES[0]} --node-name {NODE}\n")
         await systemctl("start")
 
