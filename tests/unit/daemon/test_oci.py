@@ -37,6 +37,13 @@ def docker() -> Spec:
     return json.loads((DATA / "docker.json").read_text())  # type: ignore[no-any-return]
 
 
+def mounting(source: str, destination: str = "/host", **more: Any) -> Spec:
+    """With one mount more than an engine writes."""
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": destination, "type": "bind", **more})
+    return spec
+
+
 def edit(spec: Spec, options: oci.Options = OPTIONS) -> Spec:
     # As the daemon does before it creates the container.
     oci.check_isolation(spec, options, resolve=partial(host_paths.find, "/srv/bundle", Facts().places()))
@@ -76,8 +83,7 @@ def test_nodes_come_over_the_mount_of_dev() -> None:
 
 @pytest.mark.parametrize("source", ["/dev/cgpu", "/dev/cgpu/bbbbbbbbbbbb/nvidia0", "//dev/./cgpu/"])
 def test_another_containers_nodes_do_not_come(source: str) -> None:
-    spec = docker()
-    spec["mounts"].append({"destination": "/srv", "type": "bind", "source": source, "options": ["rbind"]})
+    spec = mounting(source, "/srv", options=["rbind"])
     assert edit(spec) == edit(docker())
 
 
@@ -260,8 +266,7 @@ def test_own_namespaces(entries: list[dict[str, Any]], own: set[str]) -> None:
 
 @pytest.mark.parametrize("destination", ["/dev", "/dev/", "//dev", "///dev//", "dev", "/./dev", "/x/../dev", "../dev"])
 def test_a_mount_over_dev(destination: str) -> None:
-    spec = docker()
-    spec["mounts"].append({"destination": destination, "type": "none", "source": "/dev", "options": ["rbind"]})
+    spec = mounting("/dev", destination, type="none", options=["rbind"])
     assert "over /dev" in refusal(spec)
 
 
@@ -434,8 +439,7 @@ BINDS = [
 
 def test_a_bind_that_brings_the_pipes_of_the_device_plugin() -> None:
     """Under time slicing containers bind /run/nvidia, for the driver's own files."""
-    spec = docker()
-    spec["mounts"].append({"source": "/run/nvidia", "destination": "/run/nvidia", "type": "bind"})
+    spec = mounting("/run/nvidia", "/run/nvidia")
     oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES[:1])
     with pytest.raises(Refused, match="which brings /run/nvidia/mps, the pipes of"):
         oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
@@ -444,8 +448,7 @@ def test_a_bind_that_brings_the_pipes_of_the_device_plugin() -> None:
 @pytest.mark.parametrize(("source", "brings"), BINDS)
 @pytest.mark.parametrize("there", [(), oci.MPS_DIRECTORIES], ids=["no MPS", "MPS"])
 def test_a_bind_that_brings_the_pipes(source: str, brings: bool, there: tuple[str, ...]) -> None:
-    spec = docker()
-    spec["mounts"].append({"source": source, "destination": "/host", "type": "none", "options": ["rbind"]})
+    spec = mounting(source, type="none", options=["rbind"])
     if not (brings and there):
         oci.check_isolation(spec, OPTIONS, there)
         return
@@ -455,8 +458,7 @@ def test_a_bind_that_brings_the_pipes(source: str, brings: bool, there: tuple[st
 
 
 def test_a_file_system_of_its_own_brings_nothing() -> None:
-    spec = docker()
-    spec["mounts"].append({"source": "/", "destination": "/tmp", "type": "tmpfs"})
+    spec = mounting("/", "/tmp", type="tmpfs")
     spec["mounts"].append({"source": "tmpfs", "destination": "/run/cgpu", "type": "tmpfs"})
     oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
 
@@ -472,8 +474,7 @@ SOCKET_BINDS = [
 @pytest.mark.parametrize(("source", "brings"), SOCKET_BINDS)
 def test_a_bind_that_brings_the_daemons_socket(source: str, brings: bool) -> None:
     """Read-only too: a socket on such a mount takes connections."""
-    spec = docker()
-    spec["mounts"].append({"source": source, "destination": "/host", "type": "none", "options": ["rbind", "ro"]})
+    spec = mounting(source, type="none", options=["rbind", "ro"])
     if not brings:
         edit(spec)
         return
@@ -525,8 +526,7 @@ def test_a_link_of_the_host_to_the_daemons_socket(tmp_path: Path, to: str, below
         (tmp_path / "other").symlink_to("/var")
         to = "other/run"
     link.symlink_to(to)
-    spec = docker()
-    spec["mounts"].append({"source": f"{link}{below}", "destination": "/host", "type": "bind", "options": ["rbind"]})
+    spec = mounting(f"{link}{below}", options=["rbind"])
     assert "which brings /run/cgpu, where cgpud takes" in refusal(spec)
     link.unlink()
     link.symlink_to(tmp_path)
@@ -579,8 +579,7 @@ def test_so_many_mounts_and_binds_of_one_pod() -> None:
 @pytest.mark.parametrize(("number", "what"), [(0, "which brings /run/cgpu, where"), (1, "the host's cgroups")])
 def test_a_subpath_of_a_volume(number: int, what: str) -> None:
     """A kubelet mounts it in a directory of its own, which is no link."""
-    spec = docker()
-    spec["mounts"].append({"source": f"{SUBPATHS}/{number}", "destination": "/x", "options": ["rbind", "rw"]})
+    spec = mounting(f"{SUBPATHS}/{number}", "/x", options=["rbind", "rw"])
     oci.check_isolation(spec, OPTIONS, resolve=lambda path: host_paths.find("/", Places((), oci.GUARDED), path))
     with pytest.raises(Refused, match=what):
         oci.check_isolation(spec, OPTIONS, resolve=lambda path: host_paths.find("/", Places(MOUNTS, oci.GUARDED), path))
@@ -598,8 +597,7 @@ BELOW = (
 def test_what_another_container_has_had_mounted(line: str, what: str) -> None:
     """An engine's volume is a mount of any type, in a directory of the host, and a bind of that one is recursive."""
     places = Places([*MOUNTS, *cgroup.mounts(line)], oci.GUARDED)
-    spec = docker()
-    spec["mounts"].append({"source": "/srv/v", "destination": "/x", "options": ["rbind", "ro"]})
+    spec = mounting("/srv/v", "/x", options=["rbind", "ro"])
     with pytest.raises(Refused, match=what):  # read-only itself, and what is mounted below it is writable
         oci.check_isolation(spec, OPTIONS, resolve=lambda path: host_paths.find("/", places, path))
     spec["mounts"][-1]["source"] = "/srv/w"
@@ -633,9 +631,9 @@ SERVICES = [
 @pytest.mark.parametrize("path", SERVICES)
 def test_the_sockets_of_the_drivers_services(path: str) -> None:
     """NVIDIA's toolkit mounts them; nvidia-persistenced takes root of a container for root of the host."""
-    spec = docker()
+    spec = mounting(path, path, options=["rbind"])
     kept = {"source": "/run/nvidia-persistenced2", "destination": "/run/nvidia-persistenced2", "type": "bind"}
-    spec["mounts"] += [{"source": path, "destination": path, "type": "none", "options": ["rbind"]}, kept]
+    spec["mounts"].append(kept)
     for edited in (edit(spec), oci.edit_whole(spec, MAJORS, (), None)):
         assert not [mount for mount in edited["mounts"] if mount["destination"] == path]
         assert kept in edited["mounts"]
@@ -661,8 +659,7 @@ PIPES = oci.MPS_DIRECTORIES[0]
 
 @pytest.mark.parametrize(("to", "there"), [(PIPES, ()), (f"{PIPES}/control", ()), ("/tmp", (PIPES,))], ids=str)
 def test_a_link_of_the_host_to_the_pipes(tmp_path: Path, to: str, there: tuple[str, ...]) -> None:
-    spec = docker()
-    spec["mounts"].append({"source": "/srv/link", "destination": "/host", "type": "bind"})
+    spec = mounting("/srv/link")
     oci.check_isolation(spec, OPTIONS, there)
     with pytest.raises(Refused, match="the pipes of an MPS daemon"):
         oci.check_isolation(spec, OPTIONS, there, resolve=lambda path: (to if path == "/srv/link" else path,))
@@ -675,9 +672,7 @@ def test_what_a_link_of_a_process_brings_is_not_known(tmp_path: Path, name: str,
     if of == "link":
         (tmp_path / "link").symlink_to("/proc/self")
     path = f"{tmp_path}/link" if of == "link" else f"/proc/{of}"
-    spec = docker()
-    source = f"{path}/{name}".format(pid=os.getpid())
-    spec["mounts"].append({"source": source, "destination": "/host", "type": "bind"})
+    spec = mounting(f"{path}/{name}".format(pid=os.getpid()))
     if of in ("1", "thread-self") and "task" in name:
         edit(spec)  # no such file
         return
@@ -686,8 +681,7 @@ def test_what_a_link_of_a_process_brings_is_not_known(tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("source", ["/proc/meminfo", "/proc/self/status", "a\0b", "\ud800", "/no/such/place"])
 def test_other_sources_of_binds(source: str) -> None:
-    spec = docker()
-    spec["mounts"].append({"source": source, "destination": "/host", "type": "bind"})
+    spec = mounting(source)
     if source.isascii() and "\0" not in source:
         edit(spec)
     else:
@@ -721,8 +715,7 @@ TREES = [
 @pytest.mark.parametrize("kind", ["v1", "v2", "nsdelegate"])
 def test_a_writable_tree_of_the_host(source: str, flags: str, shared: str, own: str, kind: str) -> None:
     """Root writes its pid to the cgroup.procs of another cgroup, and has that one's device rules."""
-    spec = docker()
-    spec["mounts"].append({"source": source, "destination": "/x", "type": "none", "options": flags.split()})
+    spec = mounting(source, "/x", type="none", options=flags.split())
     for refused in (own, shared):
         if kind in refused.split():
             with pytest.raises(Refused, match=f"the container mounts {source} writable, or what is mounted below it"):
@@ -752,8 +745,7 @@ def test_a_writable_mount_of_cgroups(space: dict[str, str] | None, kind: str) ->
 def test_links_without_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    spec = docker()
-    spec["mounts"].append({"source": f"{tmp_path}/a/x", "destination": "/host", "type": "bind"})
+    spec = mounting(f"{tmp_path}/a/x")
     assert "of which it is not known what it brings of the host: it leads through the link" in refusal(spec)
 
 
@@ -769,9 +761,8 @@ def test_mps_variable() -> None:
 
 
 def test_no_mps() -> None:
-    spec = docker()
+    spec = mounting("/tmp/nvidia-mps2")
     spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=")
-    spec["mounts"].append({"source": "/tmp/nvidia-mps2", "destination": "/x", "type": "bind"})
     edit(spec)
 
 
@@ -900,31 +891,28 @@ def test_absent_file(tmp_path: Path) -> None:
         bundle.read(str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["endless device", "link to a device", "fifo", "directory"])
-def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
     """The daemon reads in its event loop, so it must neither wait for such a file nor read it.
 
     The test reads in a child process, which can be killed.
     """
-    path = tmp_path / "config.json"
-    match kind:
-        case "endless device":
-            path.symlink_to("/dev/zero")
-        case "link to a device":
-            path.symlink_to("/dev/null")
-        case "fifo":
-            os.mkfifo(path)
-        case "directory":
-            path.mkdir()
+    bundles = [tmp_path / kind for kind in ("endless device", "link to a device", "fifo", "directory")]
+    endless, device, fifo, directory = paths = [folder / "config.json" for folder in bundles]
+    for folder in bundles:
+        folder.mkdir()
+    endless.symlink_to("/dev/zero")
+    device.symlink_to("/dev/null")
+    os.mkfifo(fifo)
+    directory.mkdir()
     out = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path)],
+        [sys.executable, "-c", READ, *bundles],
         env={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         capture_output=True,
         text=True,
         timeout=20,
         check=True,
     )
-    assert out.stdout == f"{path} is not a regular file"
+    assert out.stdout.splitlines() == [f"{path} is not a regular file" for path in paths]
 
 
 READ = """
@@ -932,10 +920,11 @@ import resource, sys
 from cgpud import bundle
 from cgpu_common.errors import Refused
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-try:
-    bundle.read(sys.argv[1])
-except Refused as error:
-    sys.stdout.write(str(error))
+for path in sys.argv[1:]:
+    try:
+        bundle.read(path)
+    except Refused as error:
+        print(error)
 """
 
 
