@@ -304,18 +304,6 @@ async def test_a_pidfd_of_a_process_that_has_left_is_closed(tmp_path: Path, monk
     watcher.close()
 
 
-def test_a_cgroup_of_the_same_name_is_another(tmp_path: Path) -> None:
-    """An engine makes it for the container's next run: the last one has ended."""
-    (tmp_path / "cgroup.controllers").touch()
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/cgroup.events").write_text("populated 1\nfrozen 0\n")
-    facts = Facts(cgroups=tmp_path)
-    group = facts.cgroup_at("/a")
-    assert group is not None
-    assert not facts.is_empty(group)
-    assert facts.is_empty(Cgroup("/a", group.inode + 1))
-
-
 # ---- time ----
 
 
