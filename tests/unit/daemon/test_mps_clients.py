@@ -100,6 +100,8 @@ async def test_a_client_has_the_nodes_the_pipes_and_its_limit(world: World) -> N
         (bind,) = spec["hooks"]["createRuntime"]
         assert bind["args"][2] == "bind"
         assert bind["args"][4:] == [f"--closed={reply['closed']}"], "runc restores without createContainer"
+        assert spec["hooks"]["createContainer"][-1]["args"][2:] == ["check", f"--closed={reply['closed']}"]
+        assert spec["linux"]["readonlyPaths"][-1] == "/proc/driver"
         env = dict(entry.split("=", 1) for entry in spec["process"]["env"])
         assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3968M"
         assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
