@@ -213,14 +213,8 @@ POLICY_HEAD = (
 
 def policy_rows(gpus: Sequence[KernelGpu]) -> list[tuple[str, ...]]:
     return [
-        (
-            str(number.value),
-            facts.name,
-            ",".join(str(gpu.index) for gpu in gpus if gpu.policy == number) or "-",
-            facts.about,
-            facts.weight,
-        )
-        for number, facts in policies.TABLE.items()
+        (str(one["number"]), one["name"], ",".join(map(str, one["gpus"])) or "-", one["compute"], one["weight"])
+        for one in policy_json(gpus)
     ]
 
 

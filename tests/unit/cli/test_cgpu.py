@@ -374,6 +374,17 @@ def test_too_large_has_the_figure_that_is_free(cli: Cli, monkeypatch: pytest.Mon
     assert "GPU 0 has 15109 MiB in all and 15110 MiB were requested" in huge
 
 
+def test_an_id_that_is_taken_has_no_figures_of_memory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a container with this id is there (GPU 0 has …)`"""
+
+    def taken(*_: object, **__: object) -> None:
+        raise CgpuError(Exit.REFUSED, "create a", "a container with this id is there", "", errno.EEXIST)
+
+    write(cli.tree.proc / "0/overcommit", "100")
+    monkeypatch.setattr(kernel.Files, "create", taken)
+    assert "GPU 0 has" not in cli.cgpu("create", "a", "--gpu", "0", "--memsize", "90GiB").stderr
+
+
 @pytest.mark.parametrize("words", [("set", "gpu", "0", "policy", "fixed"), ("policy", "set", "fixed")])
 def test_a_policy_that_max_inst_forbids_has_the_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]

@@ -295,6 +295,7 @@ def completed(tree: Tree, *words: str, program: click.Command = cgpu) -> set[str
         (("set", "gpu", "0", "policy", "f"), {name for name in policies.NAMES if name.startswith("f")}),
         (("set", "gpu", "0", "uvm", ""), {"deny", "account"}),
         (("set", "gpu", ""), {"0", "1"}),
+        (("gpu", "show", "1"), {"1"}),
         (("doc",), {"doctor"}),
         (("simulate", "--policy", "we"), {"weighted"}),
         (("simulate", "--profile", "h1"), {"h100"}),
