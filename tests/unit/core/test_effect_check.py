@@ -7,7 +7,7 @@ from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPTIVE, SOFT, TIMESLICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-SEEDS = range(6)
+SEEDS = range(3)
 
 
 def saturated(policy, *weights, **more):
@@ -122,7 +122,7 @@ def test_a_hold_for_timeslices_is_around_samples_only(work, seed):
     assert low in gpu.held_ms or work > 0.5, "it has so much that the control is not suspect"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("work", [0.6, 0.65, 0.7])
 def test_most_work_is_not_taken_for_always_having_it(work, seed):
     """Four samples of one that works for 0.7 of the time all show work in a quarter of the runs."""
@@ -173,7 +173,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
     assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.findings
 
 
-@pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
+@pytest.mark.parametrize("resists_ms", [20, 400, 5000])
 @pytest.mark.parametrize("all_of_them", [False, True])
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
 def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them, resists_ms):

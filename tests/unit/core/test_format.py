@@ -42,11 +42,6 @@ def pids(items):
     return array
 
 
-def test_meminfo_as_documented():
-    got = text_of(lib.cgpu_format_meminfo, 6730809344, pids([(19772, 200278016)]), 1)
-    assert got == "Free: 6730809344\nPID: 19772 Mem: 200278016\n"
-
-
 @given(u64, entries)
 def test_meminfo(free, items):
     got = text_of(lib.cgpu_format_meminfo, free, pids(items), len(items))

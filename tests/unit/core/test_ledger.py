@@ -3,7 +3,7 @@ import errno
 
 import pytest
 from corelib import C, ffi, lib
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 MIB = C.CGPU_MIB
@@ -16,41 +16,10 @@ def ledger(limit):
     return led
 
 
-def test_up_to_the_last_byte_and_not_one_more():
-    led = ledger(100)
-    assert lib.cgpu_ledger_charge(led, 100) == 0
-    assert lib.cgpu_ledger_charge(led, 1) == -errno.ENOMEM
-    assert (led.used_bytes, led.peak_bytes, led.refused) == (100, 100, 1)
-    assert lib.cgpu_ledger_uncharge(led, 100)
-    assert (led.used_bytes, led.peak_bytes) == (0, 100)
-
-
-def test_limit_below_use_takes_nothing_and_gives_nothing():
-    led = ledger(100)
-    lib.cgpu_ledger_charge(led, 80)
-    lib.cgpu_ledger_set_limit(led, 50)
-    assert led.used_bytes == 80
-    assert lib.cgpu_ledger_free(led) == 0
-    assert lib.cgpu_ledger_charge(led, 1) == -errno.ENOMEM
-    assert lib.cgpu_ledger_charge(led, 0) == 0
-    lib.cgpu_ledger_uncharge(led, 40)
-    assert lib.cgpu_ledger_charge(led, 10) == 0
-
-
-def test_an_overflowing_sum_is_over_any_limit():
-    led = ledger(2**64 - 1)
-    assert lib.cgpu_ledger_charge(led, 2**64 - 2) == 0
-    assert lib.cgpu_ledger_charge(led, 2) == -errno.ENOMEM
-    assert lib.cgpu_ledger_charge(led, 1) == 0
-
-
-def test_uncharging_too_much_is_reported_and_leaves_nothing():
-    led = ledger(100)
-    lib.cgpu_ledger_charge(led, 10)
-    assert not lib.cgpu_ledger_uncharge(led, 11)
-    assert led.used_bytes == 0
-
-
+@example([("c", 1000), ("c", 1), ("u", 1000)])  # up to the last byte and not one more
+@example([("c", 800), ("l", 500), ("c", 1), ("c", 0), ("u", 400), ("c", 10)])  # a limit below what is used
+@example([("l", 2**64 - 1), ("c", 2**64 - 2), ("c", 2), ("c", 1)])  # a sum that overflows
+@example([("c", 10), ("u", 11)])  # more is given back than was taken
 @given(st.lists(st.tuples(st.sampled_from("cul"), u64)))
 def test_against_a_model(steps):
     led, limit, used, peak, refused = ledger(1000), 1000, 0, 0, 0

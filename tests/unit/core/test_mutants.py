@@ -19,6 +19,7 @@ from cgpu_common.toml import tomllib
 HERE = Path(__file__).parent
 ALL = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
 OF_POLICIES = [one for one in ALL if one["file"].startswith("policy_")]
+FLAGS = ["-c", "-fPIC", "-O1", "-w", "-iquote", _build.CORE, *_build.DEFINES]
 FAILED = 1  # pytest's exit status when tests ran and some failed
 # A core that reads past its tables may end the test's process: that is noticed too.
 NOTICED = {FAILED, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
@@ -30,16 +31,16 @@ def name_of(mutant):
 
 def compiled(source, folder):
     target = folder / f"{source.stem}.o"
-    flags = ["-c", "-fPIC", "-O1", "-w", "-iquote", _build.CORE, *_build.DEFINES]
-    subprocess.run([_build.CC, *flags, "-o", target, source], check=True)
+    subprocess.run([_build.CC, *FLAGS, "-o", target, source], check=True)
     return target
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
     """The core's objects by the name of their file, and the tests' own."""
-    folder = tmp_path_factory.mktemp("objects")
-    return {path.name: compiled(path, folder) for path in [*_build.sources(), *_build.SIMULATED]}
+    folder, sources = tmp_path_factory.mktemp("objects"), [*_build.sources(), *_build.SIMULATED]
+    subprocess.run([_build.CC, *FLAGS, *sources], cwd=folder, check=True)
+    return {path.name: folder / f"{path.stem}.o" for path in sources}
 
 
 def replaced(file, before, after):

@@ -3,6 +3,7 @@
 
 import errno
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,7 @@ def test_all_times_are_measured():
     assert set(PUBLISHED) == set(MEASURED)
 
 
+@cache
 def bursts(policy, controls, count):
     turn = Turn(policy, slice_ms=8, controls=controls, max_inst=10, switch_us=70)
     high = turn.add(highprio=1, channels=1)

@@ -9,40 +9,25 @@ import pytest
 
 ALLOWED = {"memcpy", "memset", "memcmp", "memmove", "strlen"}
 # x86 kernel objects: no red zone, no SSE. -ffreestanding: no call is taken for libc's.
-KERNEL = [
-    "-std=gnu11",
-    "-O2",
-    "-ffreestanding",
-    "-fno-builtin",
-    "-mno-sse",
-    "-mno-red-zone",
-    "-mcmodel=kernel",
-    "-fno-pic",
-    "-fno-stack-protector",
-    "-fno-asynchronous-unwind-tables",
-]
+KERNEL = ["-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-mno-sse", "-mno-red-zone", "-mcmodel=kernel",
+          "-fno-pic", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
     """Every file as the modules have it."""
-    found, out = [], tmp_path_factory.mktemp("purity")
-    for path in _build.sources():
-        obj = out / f"{path.stem}.o"
-        subprocess.run([_build.CC, *KERNEL, _build.VERSION, "-c", str(path), "-o", str(obj)], check=True)
-        found.append((path, obj))
-    return found
+    out = tmp_path_factory.mktemp("purity")
+    subprocess.run([_build.CC, *KERNEL, _build.VERSION, "-c", *_build.sources()], cwd=out, check=True)
+    return [(path, out / f"{path.stem}.o") for path in _build.sources()]
 
 
 @pytest.fixture(scope="module")
 def symbols(objects):
     """[(file, name, nm's letter)] of every symbol; file is a path."""
-    found = []
-    for path, obj in objects:
-        for line in subprocess.run(["nm", str(obj)], capture_output=True, text=True, check=True).stdout.splitlines():
-            *_, kind, name = line.split()
-            found.append((path, name, kind))
-    return found
+    file_of = {str(obj): path for path, obj in objects}
+    listed = subprocess.run(["nm", "-A", *file_of], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^(.+\.o):[ 0-9a-f]*(\w) (\w+)$", listed, re.M)
+    return [(file_of[obj], name, kind) for obj, kind, name in found]
 
 
 @pytest.mark.parametrize("folder", [_build.CORE, _build.PURE], ids=lambda path: path.name)

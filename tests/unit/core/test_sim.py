@@ -41,7 +41,7 @@ def simulate(policy, weights, slice_ms, control=A100, seed=1, max_inst=25, card=
     return max(abs(e) for e in errors.values()), [sim.got[i] / MS / length_ms for i in ids], sim
 
 
-@pytest.mark.parametrize("slice_ms", [5, 10, 20])
+@pytest.mark.parametrize("slice_ms", [5, 20])
 @pytest.mark.parametrize("mix", MIXES)
 def test_weighted_ratios(mix, slice_ms):
     error, wall, _ = simulate(WEIGHTED, MIXES[mix], slice_ms)
@@ -242,7 +242,7 @@ def test_a_slow_control_is_not_a_kernel_that_resists():
 
 
 @pytest.mark.parametrize(("control", "error"), [(A100, 0.01), (Control(), 0.025)], ids=["middle", "anywhere"])
-@pytest.mark.parametrize("tsgs", [2, 5, 40])
+@pytest.mark.parametrize("tsgs", [2, 40])
 @pytest.mark.parametrize("slice_ms", [5, 8])
 def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
     turn = Turn(PREEMPTIVE, slice_ms=slice_ms, controls=FREEZE, switch_us=70)
@@ -264,7 +264,7 @@ def test_highprio_leaves_the_others_their_part():
     assert 0.7 <= sim.got[high] / total <= 0.805
 
 
-@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.78), (3, 0.78), (4, 0.775), (5, 0.79), (64, 0.79)])
+@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.78), (4, 0.775), (5, 0.79), (64, 0.79)])
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, FIXED, SOFT])
 def test_processes_do_not_take_from_highprio(policy, tsgs, least):
     """Few run beside it, at the shortest timeslice each; many do not, and have what the ceiling leaves."""
@@ -273,8 +273,7 @@ def test_processes_do_not_take_from_highprio(policy, tsgs, least):
     assert low >= 0.185
 
 
-@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.66), (4, 0.61)])
-@pytest.mark.parametrize("count", [4, 20])
+@pytest.mark.parametrize(("count", "tsgs", "least"), [(4, 1, 0.66), (20, 4, 0.61)])
 @pytest.mark.parametrize("policy", [FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT])
 def test_many_do_not_take_from_highprio(policy, count, tsgs, least):
     """Beside it there are more hand-overs, and under 4 all of them at once; the floor is on the page."""

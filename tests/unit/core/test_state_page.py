@@ -8,13 +8,14 @@ import pytest
 from corelib import Turn
 from statepage import broken, fields, words
 
+SOURCES = {path.stem.removeprefix("sched_"): path.read_text() for path in sorted(_build.CORE.glob("*.c"))}
+
 
 def written_by(name: str) -> tuple[str, ...]:
     """The files that assign to it, in their alphabetical order, without sched_ and .c."""
     target = rf"\bt->{name}\b(?:\[[^]]*\])*"
     assigns = re.compile(rf"{target}\s*(?:=(?!=)|[-+|&^/*]=|\+\+|--)|(?:\+\+|--){target}")
-    paths = sorted(_build.CORE.glob("*.c"))
-    return tuple(path.stem.removeprefix("sched_") for path in paths if assigns.search(path.read_text()))
+    return tuple(stem for stem, text in SOURCES.items() if assigns.search(text))
 
 
 def test_each_word_has_a_row():

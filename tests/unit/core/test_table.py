@@ -38,20 +38,7 @@ MEMORY_TOTALS = {0x20801301, 0x20801303, 0x20801320, 0xDE0001}
 OTHERS = {0x2080018D, 0x2080018E, 0x20802096, 0x20801119, 0x20801349, 0x2080016D, 0x2080017B, 0xB03, 0xB04}
 REGISTERS = {0x20800122, 0xB0CC010A, 0x83DE0315, 0x83DE0316, 0x20801322}
 HOLDS_MEMORY = {0x3D05, 0x3D06, 0x3D0B, 0x3D0C, 0xE00101, 0xF80103, 0xFD0102, 0x503C0104}
-NEVER_CLASSES = {
-    0x3F,
-    0x42,
-    0x81,
-    0x82,
-    0x83,
-    0xC2,
-    0xF8,
-    0xFD,
-    0xE0,
-    0xF1,
-    0xB2CC,
-    0x90CC,
-}
+NEVER_CLASSES = {0x3F, 0x42, 0x81, 0x82, 0x83, 0xC2, 0xF8, 0xFD, 0xE0, 0xF1, 0xB2CC, 0x90CC}
 NEVER_ESCAPES = {0x41, 0x4D, 215, 216}
 NEVER_UVM = {56, 62, 63, 76, 78}
 MANAGED_UVM = {*range(42, 48), 40, 41, 51, 53, 71, 80}
@@ -256,11 +243,9 @@ def test_names_that_change_something_are_not_passed():
 
 # Classes without which libcuda does not start, and that are of the container's own objects only.
 @pytest.mark.parametrize("number", [0x2081, 0x83DE, 0x900E], ids=hex)
-@pytest.mark.parametrize("branch", BRANCHES)
-def test_classes_that_libcuda_needs(branch, number):
-    row = found("class", lib.cgpu_call_class(branch, number))
-    assert row.verdict == "PLAIN"
-    assert row.copied_in == (number == 0x83DE), "a debugger names an object"
+def test_classes_that_libcuda_needs(number):
+    rows = [found("class", lib.cgpu_call_class(branch, number)) for branch in BRANCHES]
+    assert {(row.verdict, row.copied_in) for row in rows} == {("PLAIN", number == 0x83DE)}, "a debugger names an object"
 
 
 @pytest.mark.parametrize(
@@ -283,10 +268,9 @@ def test_classes_that_libcuda_needs(branch, number):
         (0x83DE0309, 4, "PASS"),
     ],
 )
-@pytest.mark.parametrize("branch", BRANCHES)
-def test_what_the_libraries_ask(branch, number, size, verdict):
-    row = found("control", lib.cgpu_call_control(branch, number))
-    assert (row.size, row.verdict) == (size, verdict)
+def test_what_the_libraries_ask(number, size, verdict):
+    rows = [found("control", lib.cgpu_call_control(branch, number)) for branch in BRANCHES]
+    assert {(row.size, row.verdict) for row in rows} == {(size, verdict)}
 
 
 def test_only_charged_kinds_are_video_memory():
@@ -332,8 +316,7 @@ def test_a_copy_engine_that_decompresses_is_the_copy_engine(branch, n, copies):
         assert lib.cgpu_call_engine(branch, pair[1], copies) == lib.CGPU_ENGINE_GR
 
 
-@pytest.mark.parametrize("branch", BRANCHES)
-@given(st.data())
+@given(branches, st.data())
 def test_the_asynchronous_copy_engines(branch, data):
     """CE_GET_ALL_CAPS: those that exist and are not of graphics' runlist (GRCE), by each branch's own form."""
     (size,) = {r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_CMD_CE_GET_ALL_CAPS and r.holds(branch)}
