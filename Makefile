@@ -48,7 +48,7 @@ unexport MAKEFLAGS
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia engines kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc config-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
-        bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
+        bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-build setup-deb setup-image setup-test wheel node-image sysext modules-image install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
@@ -221,9 +221,6 @@ demo: ## the product at work on a simulated GPU
 real: ## the same with NVIDIA's own libcuda and nvidia-smi in the containers
 	@tests/demo/demo real
 
-bench-slice: modules tools ## accuracy and cost of the time slices, in exact guest time
-	@$(PYTHON) tests/bench/slice.py
-
 bench-ioctl: modules tools ## instructions that a call costs more than on the driver alone
 	@$(PYTHON) tests/bench/ioctl.py
 
@@ -240,7 +237,7 @@ bench-quick: setup ## the same bars on fewer scenarios and one seed, a minute, o
 bench-engine: modules tools ## what a container's start and end cost more, and what the daemon does
 	@$(PYTHON) tests/bench/engine.py
 
-bench: bench-slice bench-ioctl bench-sched bench-engine ## every bench there is
+bench: bench-ioctl bench-sched bench-engine ## every bench there is
 
 setup-install: ## what make install needs: a compiler, Python; no engines, no QEMU, no kernels
 	@scripts/setup install

@@ -8,12 +8,28 @@ the time that the simulated GPU spent on work, checked against the completed wor
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from slice_guest import ALONE_S, GPU, Reading, Tenant, over, read, say
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/vm/guest/box"))
 
+from slicebox import CLIENTS, PROC, Box, until  # noqa: E402
+
+GPU = PROC / "0"
+TSGS = Path("/proc/driver/nvsim/0/tsgs")
+ALONE_S = 2.0
+# simload reports its progress every 10 ms, and polls for completed work every 1 ms: between two lines
+# at most a part of one turn is uncertain, some thousandths of a percent of the window.
+INTERVAL_S = 0.01
+COMMON = ("--seconds", "0", "--interval", INTERVAL_S)
 WINDOW_S, STEP_S = 1.0, 0.1
 SETTLE_S = 1.5
 LOADS: dict[str, tuple[object, ...]] = {
@@ -22,6 +38,87 @@ LOADS: dict[str, tuple[object, ...]] = {
     "deep": ("--kernel-us", 300, "--depth", 150, "--poll-us", 1000),
     "long": ("--kernel-us", 20_000, "--depth", 2, "--poll-us", 1000),
 }
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Reading:
+    """The readings at one moment."""
+
+    at: float
+    busy_ns: dict[int, int]
+    stat: dict[str, int]
+
+
+def numbers(path: Path) -> dict[str, int]:
+    pairs = (line.split(" ", 1) for line in path.read_text().splitlines())
+    return {name: int(value) for name, value in pairs if value.isdigit()}
+
+
+def busy_by_pid() -> dict[int, int]:
+    """The time that each process's work was on the compute engine."""
+    busy: dict[int, int] = {}
+    for line in TSGS.read_text().splitlines():
+        found = dict(word.split("=", 1) for word in line.split())
+        if found["engine"] == "1":
+            busy[int(found["pid"])] = busy.get(int(found["pid"]), 0) + int(found["busy_ns"])
+    return busy
+
+
+def read() -> Reading:
+    before = time.monotonic()
+    busy = busy_by_pid()
+    return Reading((before + time.monotonic()) / 2, busy, numbers(GPU / "stat"))
+
+
+class Tenant:
+    """A container with a saturating load in it."""
+
+    def __init__(self, name: str, weight: int, load: Sequence[object], mib: int) -> None:
+        self.box = Box(name, mib, weight=weight)
+        self.weight = weight
+        self.lines = Path(f"/run/slice-{name[:4]}.json")
+        argv = [CLIENTS / "simload", "--dev", self.box.dev, "--json", *COMMON, *load]
+        with self.lines.open("wb") as out:
+            self.load = subprocess.Popen([str(word) for word in argv], stdout=out)
+        # As Box.simload(): clients do not push one another off the only processor.
+        os.sched_setscheduler(self.load.pid, os.SCHED_BATCH, os.sched_param(0))
+        # The first line means that it is ready. On a busy host time leaps by seconds until its file has been read.
+        until(lambda: self.lines.stat().st_size, timeout=600)
+        self._samples: list[tuple[float, int]] = []
+
+    def stop(self) -> None:
+        """Ends the load and reads its output."""
+        self.load.terminate()
+        if self.load.wait(30):
+            raise RuntimeError(f"simload ended with {self.load.returncode}")
+        for line in self.lines.read_text().splitlines():
+            said = json.loads(line)
+            if said["event"] == "progress":
+                self._samples.append((said["monotonic"], said["works"]))
+            elif said["event"] == "result" and said["first_error"]:
+                raise RuntimeError(f"simload: {said['first_error']}")
+        self.box.destroy()
+
+    def works(self, begin: float, end: float) -> float:
+        """Completed between two moments, by its own count."""
+        return self._works_at(end) - self._works_at(begin)
+
+    def _works_at(self, at: float) -> float:
+        after = bisect_right(self._samples, (at, 1 << 62))
+        if not 0 < after < len(self._samples):
+            raise RuntimeError(f"simload said nothing around {at:.3f}")
+        (t0, w0), (t1, w1) = self._samples[after - 1 : after + 1]
+        return w0 + (w1 - w0) * (at - t0) / (t1 - t0)
+
+
+def over(seconds: float) -> tuple[Reading, Reading]:
+    begin = read()
+    time.sleep(seconds)
+    return begin, read()
 
 
 def name_of(n: int) -> str:

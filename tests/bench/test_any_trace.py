@@ -46,7 +46,7 @@ def any_trace(seed: int) -> Cell:
     return Cell(trace, rng.choice(sched.CARDS), OURS, rng.choice([1, 2, 3]), rng.choice([5000, 10_000]))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_any_trace_holds_the_bars(seed: int) -> None:
     """All of them where no call is slow."""
     cell = any_trace(seed)
@@ -62,7 +62,7 @@ def has_few_tsgs(cell: Cell) -> bool:
     return cell.slice_us == SHORT_US and any(2 <= one.processes <= 4 for one in cell.scenario.containers)
 
 
-@pytest.mark.parametrize("seed", range(30, 50))
+@pytest.mark.parametrize("seed", range(30, 40))
 def test_slow_calls_cost_what_they_must(seed: int) -> None:
     """3 calls in 100 take 5.2 ms: beyond the bars by no more than one of them in a second, two in 10 s."""
     cell = any_trace(seed)
@@ -113,11 +113,11 @@ def test_work_with_gaps_has_its_part_or_what_the_drivers_timeslices_give() -> No
     """Nearly: pieces of 1 ms wait for whole ones of others (compared.md). Charged by their timeslices, not by what they
     had of these, a fifth of all had less than nine tenths of it, the least a fourteenth."""
     found = []
-    for seed in range(40):
+    for seed in range(20):
         cell = any_mix(seed)
         ours, driver = parts(cell, seed), parts(replace(cell, rule="driver-round-robin", policy=None), seed)
         due = [min(1 / len(ours), part) for part in driver]
         found += [(got / part, cell) for got, part in zip(ours, due, strict=True) if part > 0.02]
-    assert len(found) > 100
+    assert len(found) > 50
     assert min(found, key=lambda one: one[0])[0] > 0.65
     assert len([got for got, _ in found if got < 0.9]) < 0.1 * len(found)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import results
 
-BENCHES = ("engine.py", "ioctl.py", "sched.py", "sched_vm.py", "slice.py")
+BENCHES = ("engine.py", "ioctl.py", "sched.py", "sched_vm.py")
 
 
 def refuse(name: str) -> None:

@@ -32,7 +32,7 @@ WINDOW_S = 10.0
 SETTLE_S = 2.0
 WINDOWS = 3
 # Ordinary emulation: timers of a busy host are late by milliseconds. The accuracy of the
-# scheduler is measured with instruction counting (make bench-slice), not here.
+# scheduler is measured with instruction counting (make bench-sched), not here.
 RATIO_TOLERANCE_PCT = 10.0
 
 
