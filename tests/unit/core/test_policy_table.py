@@ -221,15 +221,15 @@ def test_all_events_have_their_lines():
 
 # (what is written, errno) -> tries of it, on a GPU with max_inst 6 and weights 2 and 2.
 REFUSED = {
-    ("policy", "EINVAL"): [lambda t: t.set("policy", len(POLICIES)), lambda t: t.set("policy", 2**32)],
+    ("policy", "EINVAL"): [lambda t, bad=bad: t.set("policy", bad) for bad in (len(POLICIES), 2**32, 2**64 - 1)],
     ("policy", "EBUSY"): [lambda t: t.set("policy", 2)],
     ("policy", "EOPNOTSUPP"): [lambda t: t.set("policy", 4)],
     ("weight", "EINVAL"): [lambda t: t.set("weight", 0, 7), lambda t: t.set("weight", 0, 2**32 + 1)],
     ("weight", "ENOSPC"): [lambda t: t.set("weight", 0, 5)],
-    ("max_inst", "EINVAL"): [lambda t: t.set("max_inst", 0), lambda t: t.set("max_inst", 26)],
+    ("max_inst", "EINVAL"): [lambda t, bad=bad: t.set("max_inst", bad) for bad in (0, 26, 2**32 + 5)],
     ("max_inst", "EBUSY"): [lambda t: t.set("max_inst", 3), lambda t: t.set("max_inst", 1)],
-    ("prio_ratio", "EINVAL"): [lambda t: t.set("prio_ratio", 19), lambda t: t.set("prio_ratio", 100)],
-    ("slice_us", "EINVAL"): [lambda t: t.set("slice_us", 999), lambda t: t.set("slice_us", 100_001)],
+    ("prio_ratio", "EINVAL"): [lambda t, bad=bad: t.set("prio_ratio", bad) for bad in (0, 19, 100, 2**32 + 50)],
+    ("slice_us", "EINVAL"): [lambda t, bad=bad: t.set("slice_us", bad) for bad in (0, 999, 100_001, 2**63)],
     ("highprio", "EINVAL"): [lambda t: t.set("highprio", 0, 2)],
     ("ceiling", "EINVAL"): [lambda t: t.set("ceiling", 0, 1), lambda t: t.set("ceiling", 0, 7)],
     ("create", "ENOSPC"): [lambda t: t.add(3)],
