@@ -151,6 +151,14 @@ class Turn:
         return got
 
 
+def openers(count, *args, **more):
+    """A scheduler with so many containers of weight 1 that have opened the GPU."""
+    turn = Turn(*args, **more)
+    for _ in range(count):
+        turn.add(channels=1)
+    return turn
+
+
 EVENT = ffi.typeof("struct cgpu_step_event *")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPTIVE, SOFT, TIMESLICE, WEIGHTED, Turn, slots
+from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPTIVE, SOFT, TIMESLICE, WEIGHTED, Turn, openers, slots
 from demandgpu import Closed, DemandGpu, Load, every
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -99,9 +99,7 @@ def test_busy_ones_divide_as_before(policy):
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 def test_what_was_read_under_another_policy_is_forgotten(policy):
     """Asleep when it was read last, it has work now: its cap holds, and what it gets is counted."""
-    turn = Turn(PREEMPTIVE, slice_ms=5, max_inst=3)
-    for _ in range(3):
-        turn.add(1, channels=1)
+    turn = openers(3, PREEMPTIVE, slice_ms=5, max_inst=3)
     for _ in range(200):
         turn.step()
         turn.set_run_state(7, 3)
@@ -117,9 +115,7 @@ def test_what_was_read_under_another_policy_is_forgotten(policy):
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 def test_caps_hold_while_sleep_is_known(policy):
     """A reading for another reason makes no turn longer: the time of one that sleeps is used up all the same."""
-    turn = Turn(policy, slice_ms=5, max_inst=2)
-    for _ in range(2):
-        turn.add(1, channels=1)
+    turn = openers(2, policy, slice_ms=5, max_inst=2)
     got = {0: 0, 1: 0}
     for _ in range(20_000):
         plan = turn.step()
@@ -132,9 +128,7 @@ def test_caps_hold_while_sleep_is_known(policy):
 
 @pytest.mark.parametrize("gone", [lambda turn: turn.channels(1, 0), lambda turn: turn.delete(1)])
 def test_the_next_in_a_slot_is_not_asleep(gone):
-    turn = Turn(PREEMPTIVE, slice_ms=6)
-    for _ in range(2):
-        turn.add(1, channels=1)
+    turn = openers(2, PREEMPTIVE, slice_ms=6)
     for _ in range(200):
         turn.step()
         turn.set_run_state(3, 1)
@@ -181,9 +175,7 @@ def test_one_that_always_works_is_frozen_in_longer_work(policy):
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_the_gaps_of_one_cost_another_that_sleeps_nothing(policy):
     """Too short to be lent, a gap is the turn's: one that lends its own turn keeps all of its credit."""
-    turn = Turn(policy, slice_ms=6)
-    for _ in range(3):
-        turn.add(1, channels=1)
+    turn = openers(3, policy, slice_ms=6)
     for _ in range(1000):
         turn.step()
         turn.set_run_state(7, 3)
@@ -204,9 +196,7 @@ def test_the_gaps_of_one_cost_another_that_sleeps_nothing(policy):
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_one_that_wakes_has_one_grant_at_most(policy):
     """However often it slept in the round: what it lent it has once."""
-    turn = Turn(policy, slice_ms=6)
-    for _ in range(2):
-        turn.add(1, channels=1)
+    turn = openers(2, policy, slice_ms=6)
     turns = 0
     for i in range(20_000):
         before = turn.t.rr[0].curr
@@ -222,9 +212,7 @@ def test_one_that_wakes_has_one_grant_at_most(policy):
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
 def test_a_frozen_slot_is_not_read_as_idle(policy):
     """What a frozen channel shows is not documented: without work in each reading, it has its turn all the same."""
-    turn = Turn(policy, slice_ms=6)
-    for _ in range(2):
-        turn.add(1, channels=1)
+    turn = openers(2, policy, slice_ms=6)
     got = {0: 0, 1: 0}
     for _ in range(400):
         plan = turn.step()
@@ -370,9 +358,7 @@ def test_small_requests_beside_one_that_naps(tsgs):
 
 def test_ones_that_always_work_are_not_beside_each_other():
     """From the begin, also beside one that sleeps now and then."""
-    turn = Turn(PREEMPTIVE, slice_ms=6)
-    for _ in range(3):
-        turn.add(1, channels=1)
+    turn = openers(3, PREEMPTIVE, slice_ms=6)
     for i in range(4000):
         plan = turn.step()
         assert len(slots(plan.run_mask & 3)) <= 1

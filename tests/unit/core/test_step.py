@@ -19,6 +19,7 @@ from corelib import (
     Turn,
     ffi,
     lib,
+    openers,
 )
 from statepage import STEP_HOLDS, STEP_WORDS, broken, fields
 
@@ -356,9 +357,7 @@ def test_a_freeze_does_not_wait_until_a_thaw_is_repeated():
 
 def test_a_channel_that_is_refused_puts_off_no_other_ones_freeze():
     """All calls for slot 0 fail, now once in 64 ms. The freeze of slot 1 fails once, and is repeated after 1 ms."""
-    turn = Turn(PREEMPTIVE, slice_ms=5)
-    for _ in range(3):
-        turn.add(channels=1)
+    turn = openers(3, PREEMPTIVE, slice_ms=5)
     turn.now = turn.step().until_ns
 
     def go_on(fails=0):
@@ -390,9 +389,7 @@ def test_a_channel_that_is_refused_puts_off_no_other_ones_freeze():
 
 def test_a_hand_over_of_others_says_nothing_of_a_call_that_failed():
     """One that could not be frozen runs on and is charged."""
-    turn = Turn(PREEMPTIVE, slice_ms=5)
-    for _ in range(3):
-        turn.add(channels=1)
+    turn = openers(3, PREEMPTIVE, slice_ms=5)
     turn.now = turn.step().until_ns
     plan = turn.next()
     assert (plan.freeze_mask, plan.thaw_mask) == (0b001, 0b010)

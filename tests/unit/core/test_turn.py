@@ -22,6 +22,7 @@ from corelib import (
     Turn,
     ffi,
     lib,
+    openers,
     slots,
 )
 
@@ -637,9 +638,7 @@ def test_an_overlap_is_charged_by_timeslices(tsgs, slice_ms, frozen_us, got):
 @pytest.mark.parametrize(("restarted_us", "got"), [(0, [240, 360]), (500, [450, 150]), (90, [330, 270])])
 def test_a_restart_begins_a_timeslice(restarted_us, got):
     """The turn's timeslices follow each other from the restart on that came after its thaw."""
-    turn = Turn(PREEMPTIVE, slice_ms=10)
-    for _ in range(2):
-        turn.add(channels=1)
+    turn = openers(2, PREEMPTIVE, slice_ms=10)
     plan = turn.next()
     turn.ack(plan, restarted=restarted_us and turn.now + restarted_us * 1000)
     assert switch(turn, 300, 600) == got
@@ -670,9 +669,7 @@ def test_a_turn_is_longer_by_the_switch_it_begins_with(policy, max_inst, want):
 @pytest.mark.parametrize(("count", "late"), [(3, False), (4, True)])
 def test_a_fixed_round_thaws_first_only_while_it_is_late(policy, count, late):
     """A full house: each hand-over of 2 ms makes it later, and no empty slice absorbs it."""
-    turn = Turn(policy, slice_ms=10, max_inst=4)
-    for _ in range(count):
-        turn.add(channels=1)
+    turn = openers(count, policy, slice_ms=10, max_inst=4)
     turn.step()
     first = []
     for _ in range(40):
