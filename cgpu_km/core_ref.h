@@ -29,6 +29,20 @@ struct ckm_core {
  */
 const struct cgpu_core_ops *ckm_core_enter(void);
 void ckm_core_leave(void);
+
+static inline void ckm_core_left(const struct cgpu_core_ops *const *core)
+{
+	ckm_core_leave();
+}
+
+/* A section of one operation: ckm_core_call(nv.share_stays(type)). What it points to is not valid any more. */
+#define ckm_core_call(operation)								\
+({												\
+	const struct cgpu_core_ops *const entered __attribute__((cleanup(ckm_core_left))) =	\
+		ckm_core_enter();								\
+	entered->operation;									\
+})
+
 /* The same for a caller that has none of these. NULL: no core is registered; then
  * ckm_core_leave() must not be called.
  */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /* Starts and ends the layers, and passes the tables of the upper ones down. Takes no lock. */
+#include <linux/kernel.h>
 #include <linux/module.h>
 
 #include "admin/attach.h"
@@ -18,89 +19,53 @@
 #include "state/nodefs.h"
 #include "state/rm_object.h"
 
+static int minors_init(void)
+{
+	return ckm_minors_init(&ckm_front_fops);
+}
+
+/* In the order of their starts. One whose start fails has nothing to end. */
+static const struct {
+	int (*init)(void);
+	void (*exit)(void);
+} parts[] = {
+	{ ckm_backing_init,	ckm_backing_exit },
+	{ ckm_shared_init,	ckm_shared_exit },
+	{ ckm_objs_init,	ckm_objs_exit },
+	{ ckm_nodes_init,	ckm_nodes_exit },
+	{ ckm_sched_init,	ckm_sched_exit },
+	{ ckm_containers_init,	ckm_containers_exit },
+	{ minors_init,		ckm_minors_exit },
+	{ ckm_proc_init,	ckm_proc_exit },
+	{ ckm_netlink_init,	ckm_netlink_exit },
+	{ ckm_gpus_init,	ckm_gpus_exit },
+	{ ckm_sleep_init,	ckm_sleep_exit },
+	{ ckm_nodefs_register,	ckm_nodefs_unregister },
+};
+
+static void end(u32 started)
+{
+	while (started)
+		parts[--started].exit();
+}
+
 static int __init ckm_init(void)
 {
-	int ret;
+	int ret = 0;
+	u32 i;
 
-	ret = ckm_backing_init();
-	if (ret)
-		return ret;
-	ret = ckm_shared_init();
-	if (ret)
-		goto err_backing;
-	ret = ckm_objs_init();
-	if (ret)
-		goto err_shared;
-	ret = ckm_containers_init();
-	if (ret)
-		goto err_objs;
-	ret = ckm_sched_init();
-	if (ret)
-		goto err_containers;
-	ret = ckm_nodes_init();
-	if (ret)
-		goto err_sched;
-	ret = ckm_minors_init(&ckm_front_fops);
-	if (ret)
-		goto err_nodes;
 	ckm_observer = &ckm_proc_observer;
-	ret = ckm_proc_init();
+	for (i = 0; !ret && i < ARRAY_SIZE(parts); i++)
+		ret = parts[i].init();
 	if (ret)
-		goto err_minors;
-	ret = ckm_netlink_init();
-	if (ret)
-		goto err_proc;
-	ret = ckm_gpus_init();
-	if (ret)
-		goto err_netlink;
-	ret = ckm_sleep_init();
-	if (ret)
-		goto err_gpus;
-	ret = ckm_nodefs_register();
-	if (ret)
-		goto err_sleep;
-	return 0;
-
-err_sleep:
-	ckm_sleep_exit();
-err_gpus:
-	ckm_gpus_exit();
-err_netlink:
-	ckm_netlink_exit();
-err_proc:
-	ckm_proc_exit();
-err_minors:
-	ckm_minors_exit();
-err_nodes:
-	ckm_nodes_exit();
-err_sched:
-	ckm_sched_exit();
-err_containers:
-	ckm_containers_exit();
-err_objs:
-	ckm_objs_exit();
-err_shared:
-	ckm_shared_exit();
-err_backing:
-	ckm_backing_exit();
+		end(i - 1);
 	return ret;
 }
 
 /* Runs only when no container, file, mapping or mount is left: each pins the module. */
 static void __exit ckm_exit(void)
 {
-	ckm_nodefs_unregister();
-	ckm_sleep_exit();
-	ckm_gpus_exit();
-	ckm_netlink_exit();
-	ckm_proc_exit();
-	ckm_minors_exit();
-	ckm_containers_exit();
-	ckm_sched_exit();
-	ckm_nodes_exit();
-	ckm_objs_exit();
-	ckm_shared_exit();
-	ckm_backing_exit();
+	end(ARRAY_SIZE(parts));
 	ckm_redirect_exit();
 	ckm_uvm_charge_exit();
 }

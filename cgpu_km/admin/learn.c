@@ -80,10 +80,9 @@ static bool learn_arch(struct ckm_gpu *gpu)
 static bool learn_copies(struct ckm_gpu *gpu)
 {
 	u8 caps[sizeof(struct nv_ce_caps)] __aligned(8) = {};
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	u32 status, size = core->nv.control(ckm_driver_branch(), NV2080_CTRL_CMD_CE_GET_ALL_CAPS)->params_size;
+	u32 status, size = ckm_core_call(nv.control(ckm_driver_branch(),
+						    NV2080_CTRL_CMD_CE_GET_ALL_CAPS)->params_size);
 
-	ckm_core_leave();
 	size = min_t(u32, size, sizeof(caps));
 	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_CMD_CE_GET_ALL_CAPS, caps, size);
 	if (!is_answer(status, caps, size)) {
@@ -91,9 +90,7 @@ static bool learn_copies(struct ckm_gpu *gpu)
 			status);
 		return false;
 	}
-	core = ckm_core_enter();
-	gpu->async_copies = status == NV_OK ? core->nv.async_copies(caps, size) : 0;
-	ckm_core_leave();
+	gpu->async_copies = status == NV_OK ? ckm_core_call(nv.async_copies(caps, size)) : 0;
 	if (!gpu->async_copies)
 		pr_warn("GPU %u: the driver names no asynchronous copy engine (status 0x%x); copies stop with their container\n",
 			gpu->index, status);
@@ -117,7 +114,6 @@ static bool learn_total(struct ckm_gpu *gpu)
  */
 static bool probe_controls(struct ckm_gpu *gpu)
 {
-	const struct cgpu_core_ops *core;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(sizeof(struct nv_disable_channels), GFP_KERNEL);
 
@@ -131,9 +127,7 @@ static bool probe_controls(struct ckm_gpu *gpu)
 	}
 	kfree(empty);
 	spin_lock(&gpu->lock);
-	core = ckm_core_enter();
-	core->sched.set_controls(gpu->sched, controls, ktime_get_ns());
-	ckm_core_leave();
+	ckm_core_call(sched.set_controls(gpu->sched, controls, ktime_get_ns()));
 	spin_unlock(&gpu->lock);
 	return true;
 }

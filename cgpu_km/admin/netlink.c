@@ -66,6 +66,21 @@ static u64 get_cookie(struct genl_info *info)
 	return info->attrs[CGPU_A_COOKIE] ? nla_get_u64(info->attrs[CGPU_A_COOKIE]) : 0;
 }
 
+/* Numbers of the attributes of @settable that are in @tb. Returns which ones are. */
+static u32 take_values(u64 *value, struct nlattr **tb, const struct nla_policy *types, unsigned long settable)
+{
+	u32 attr, given = 0;
+
+	for_each_set_bit(attr, &settable, BITS_PER_LONG) {
+		if (!tb[attr])
+			continue;
+		given |= BIT(attr);
+		value[attr] = types[attr].type == NLA_U64 ? nla_get_u64(tb[attr]) :
+			      types[attr].type == NLA_U32 ? nla_get_u32(tb[attr]) : nla_get_u8(tb[attr]);
+	}
+	return given;
+}
+
 static int parse_slot(struct nlattr *attr, struct nlattr **tb, struct genl_info *info)
 {
 	int ret;
@@ -186,26 +201,7 @@ static int parse_set_slot(struct nlattr *attr, struct genl_info *info, struct ck
 		GENL_SET_ERR_MSG(info, "the container has no slot on this GPU");
 		return -ENODEV;
 	}
-	if (tb[CGPU_S_LIMIT]) {
-		v->given |= BIT(CGPU_S_LIMIT);
-		v->limit_bytes = nla_get_u64(tb[CGPU_S_LIMIT]);
-	}
-	if (tb[CGPU_S_WEIGHT]) {
-		v->given |= BIT(CGPU_S_WEIGHT);
-		v->weight = nla_get_u32(tb[CGPU_S_WEIGHT]);
-	}
-	if (tb[CGPU_S_HIGHPRIO]) {
-		v->given |= BIT(CGPU_S_HIGHPRIO);
-		v->highprio = nla_get_u8(tb[CGPU_S_HIGHPRIO]);
-	}
-	if (tb[CGPU_S_CEILING]) {
-		v->given |= BIT(CGPU_S_CEILING);
-		v->ceiling = nla_get_u32(tb[CGPU_S_CEILING]);
-	}
-	if (tb[CGPU_S_HOST_LIMIT]) {
-		v->given |= BIT(CGPU_S_HOST_LIMIT);
-		v->host_limit = nla_get_u64(tb[CGPU_S_HOST_LIMIT]);
-	}
+	v->given = take_values(v->value, tb, slot_policy, CKM_SLOT_SETTABLE);
 	return 0;
 }
 
@@ -276,7 +272,6 @@ static int cmd_set(struct sk_buff *skb, struct genl_info *info)
 static int parse_set_gpu(struct genl_info *info, u32 *index, struct ckm_gpu_values *values)
 {
 	struct nlattr *tb[CGPU_G_COUNT];
-	u32 attr;
 	int ret;
 
 	if (!info->attrs[CGPU_A_GPU]) {
@@ -291,13 +286,7 @@ static int parse_set_gpu(struct genl_info *info, u32 *index, struct ckm_gpu_valu
 		return -EINVAL;
 	}
 	*index = nla_get_u32(tb[CGPU_G_INDEX]);
-	for (attr = 0; attr < ARRAY_SIZE(tb); attr++) {
-		if (!tb[attr] || !(CKM_GPU_SETTABLE & BIT(attr)))
-			continue;
-		values->given |= BIT(attr);
-		values->value[attr] = gpu_policy[attr].type == NLA_U64 ? nla_get_u64(tb[attr])
-								       : nla_get_u32(tb[attr]);
-	}
+	values->given = take_values(values->value, tb, gpu_policy, CKM_GPU_SETTABLE);
 	return 0;
 }
 

@@ -343,12 +343,8 @@ static int store_slot(void *obj, u32 attr, const char *text, size_t len,
 		      const char **why)
 {
 	struct ckm_slot_values values = { .slot = obj, .given = BIT(attr) };
-	u64 *value = attr == CGPU_S_LIMIT ? &values.limit_bytes :
-		     attr == CGPU_S_WEIGHT ? &values.weight :
-		     attr == CGPU_S_CEILING ? &values.ceiling :
-		     attr == CGPU_S_HOST_LIMIT ? &values.host_limit : &values.highprio;
 
-	return parse(text, len, value, why) ?: ckm_slots_set(&values, 1, why);
+	return parse(text, len, &values.value[attr], why) ?: ckm_slots_set(&values, 1, why);
 }
 
 static int show_id(struct seq_file *m, void *obj, u32 attr)

@@ -220,12 +220,8 @@ struct slot_stat {
 /* Takes gpu->lock. */
 static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
 {
-	const struct cgpu_core_ops *core;
-
 	spin_lock(&slot->gpu->lock);
-	core = ckm_core_enter();
-	core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
-	ckm_core_leave();
+	ckm_core_call(sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st));
 	s->led = slot->ledger;
 	memcpy(s->used_by, slot->used_by, sizeof(s->used_by));
 	spin_unlock(&slot->gpu->lock);

@@ -24,10 +24,7 @@ struct trial {
 /* Of the active core's state. Cannot change while a gpu->lock is held. */
 static size_t sched_size(void)
 {
-	size_t size = ckm_core_enter()->sched_size;
-
-	ckm_core_leave();
-	return size;
+	return ckm_core_call(sched_size);
 }
 
 /* To @room, which was made before the lock: under it nothing may sleep. -EAGAIN: the core was swapped
@@ -180,11 +177,11 @@ static int try_limit(const struct ckm_slot_values *v, const char **why)
 	struct ckm_gpu *gpu = v->slot->gpu;
 
 	*why = "memsize: at least " __stringify(CGPU_MIB) " bytes";
-	if (v->limit_bytes < CGPU_MIB || v->limit_bytes > S64_MAX)
+	if (v->value[CGPU_S_LIMIT] < CGPU_MIB || v->value[CGPU_S_LIMIT] > S64_MAX)
 		return -EINVAL;
 	*why = "memsize: the limits of this GPU's containers would exceed its memory";
 	if (!ckm_gpu_has_room_locked(gpu, gpu->limits_bytes - v->slot->ledger.limit_bytes,
-				     v->limit_bytes))
+				     v->value[CGPU_S_LIMIT]))
 		return -ENOSPC;
 	return 0;
 }
@@ -193,7 +190,7 @@ static int try_ceiling(const struct cgpu_core_ops *core, struct cgpu_sched *sche
 		       const struct ckm_slot_values *v, u64 now, const char **why)
 {
 	*why = "ceiling: weight to max_inst, or 0 for none";
-	return core->sched.set_ceiling(sched, v->slot->sched_id, v->ceiling, now);
+	return core->sched.set_ceiling(sched, v->slot->sched_id, v->value[CGPU_S_CEILING], now);
 }
 
 static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, const char **why)
@@ -206,23 +203,23 @@ static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, c
 
 	/* The ceiling is at least the weight after each of the two: one below the weight before is set last. */
 	core->sched.slot_view(sched, v->slot->sched_id, &before);
-	last = v->ceiling && v->ceiling < before.weight;
+	last = v->value[CGPU_S_CEILING] && v->value[CGPU_S_CEILING] < before.weight;
 	if (ceiling && !last)
 		ret = try_ceiling(core, sched, v, now, why);
 	if (!ret && (v->given & BIT(CGPU_S_WEIGHT))) {
-		ret = core->sched.set_weight(sched, v->slot->sched_id, v->weight, now);
+		ret = core->sched.set_weight(sched, v->slot->sched_id, v->value[CGPU_S_WEIGHT], now);
 		*why = ret == -ENOSPC ? "weight: the sum of weights would exceed max_inst"
 				      : "weight: 0 to max_inst, at most the ceiling";
 	}
 	if (!ret && ceiling && last)
 		ret = try_ceiling(core, sched, v, now, why);
 	if (!ret && (v->given & BIT(CGPU_S_HIGHPRIO))) {
-		ret = core->sched.set_highprio(sched, v->slot->sched_id, v->highprio, now);
+		ret = core->sched.set_highprio(sched, v->slot->sched_id, v->value[CGPU_S_HIGHPRIO], now);
 		*why = "highprio: 0 or 1";
 	}
 	ckm_core_leave();
-	if (!ret && (v->given & BIT(CGPU_S_HOST_LIMIT)) && v->host_limit &&
-	    (v->host_limit < CGPU_MIB || v->host_limit > S64_MAX)) {
+	if (!ret && (v->given & BIT(CGPU_S_HOST_LIMIT)) && v->value[CGPU_S_HOST_LIMIT] &&
+	    (v->value[CGPU_S_HOST_LIMIT] < CGPU_MIB || v->value[CGPU_S_HOST_LIMIT] > S64_MAX)) {
 		*why = "host_memsize: at least 1048576 bytes, or 0 for no limit";
 		ret = -EINVAL;
 	}
@@ -237,11 +234,11 @@ static void take_over(const struct ckm_slot_values *v, struct cgpu_sched **sched
 
 	swap(gpu->sched, *sched);
 	if (v->given & BIT(CGPU_S_HOST_LIMIT))
-		WRITE_ONCE(v->slot->ct->host_limit, v->host_limit);
+		WRITE_ONCE(v->slot->ct->host_limit, v->value[CGPU_S_HOST_LIMIT]);
 	if (!(v->given & BIT(CGPU_S_LIMIT)))
 		return;
-	gpu->limits_bytes += v->limit_bytes - v->slot->ledger.limit_bytes;
-	cgpu_ledger_set_limit(&v->slot->ledger, v->limit_bytes);
+	gpu->limits_bytes += v->value[CGPU_S_LIMIT] - v->slot->ledger.limit_bytes;
+	cgpu_ledger_set_limit(&v->slot->ledger, v->value[CGPU_S_LIMIT]);
 }
 
 /* Callers that take several locks hold ckm_lock: two of them cannot deadlock. */

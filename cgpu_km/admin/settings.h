@@ -24,10 +24,13 @@ struct ckm_gpu_values {
 	u64 value[CGPU_G_COUNT];	/* by CGPU_G_* */
 };
 
+#define CKM_SLOT_SETTABLE	(BIT(CGPU_S_LIMIT) | BIT(CGPU_S_WEIGHT) | BIT(CGPU_S_HIGHPRIO) | \
+				 BIT(CGPU_S_CEILING) | BIT(CGPU_S_HOST_LIMIT))
+
 struct ckm_slot_values {
 	struct ckm_slot *slot;
-	u32 given;			/* BIT(CGPU_S_*): LIMIT, WEIGHT, HIGHPRIO, CEILING, HOST_LIMIT */
-	u64 limit_bytes, weight, highprio, ceiling, host_limit;
+	u32 given;			/* BIT(CGPU_S_*) of CKM_SLOT_SETTABLE */
+	u64 value[CGPU_S_COUNT];	/* by CGPU_S_* */
 };
 
 /**

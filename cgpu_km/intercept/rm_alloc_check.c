@@ -118,16 +118,13 @@ u32 ckm_alloc_engine_type(const struct ckm_alloc *a)
 static bool new_group(struct ckm_alloc *a)
 {
 	u32 type = ckm_alloc_engine_type(a);
-	const struct cgpu_core_ops *core;
 
 	a->obj->group = ckm_group_alloc();
 	if (!a->obj->group)
 		return false;
-	core = ckm_core_enter();
 	a->obj->group->type = min_t(u32, type, U8_MAX);
-	a->obj->group->on_graphics = a->slot && core->nv.on_graphics(ckm_driver_branch(), type,
-								      a->slot->gpu->async_copies);
-	ckm_core_leave();
+	a->obj->group->on_graphics = a->slot && ckm_core_call(nv.on_graphics(ckm_driver_branch(), type,
+									     a->slot->gpu->async_copies));
 	return true;
 }
 
@@ -308,11 +305,7 @@ u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u32 attr2, u64 alignme
 
 u32 ckm_alloc_check_page_size(struct ckm_alloc *a, u32 attr, u32 attr2)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool has = core->nv.has_page_size(a->slot ? a->slot->gpu->arch : 0, attr, attr2);
-
-	ckm_core_leave();
-	if (has)
+	if (ckm_core_call(nv.has_page_size(a->slot ? a->slot->gpu->arch : 0, attr, attr2)))
 		return NV_OK;
 	ckm_call_denied(a->rc->call, "pages that the GPU does not have, attr2", attr2);
 	return NV_ERR_INVALID_STATE;

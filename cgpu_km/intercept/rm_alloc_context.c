@@ -23,13 +23,11 @@
 u32 ckm_alloc_check_video(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	enum cgpu_engine engine = core->nv.engine_of_kind(a->obj->core.kind);
+	enum cgpu_engine engine = ckm_core_call(nv.engine_of_kind(a->obj->core.kind));
 	enum cgpu_quota_kind quota = CGPU_QUOTA_NVDEC + (engine - CGPU_ENGINE_NVDEC);
 	u32 status, cls = a->obj->core.cls;
 	int ret;
 
-	ckm_core_leave();
 	if (a->parent->kind != CGPU_KIND_CHANNEL || a->parent->engine != engine || !a->slot) {
 		ckm_call_denied(a->rc->call, "object on a channel of another engine, class", cls);
 		return NV_ERR_INVALID_CLASS;

@@ -254,10 +254,8 @@ static long own_channels(struct control *c)
 /* Report no peer, no NVLink and no fabric: the object that a program would make next is refused. */
 static long not_there(struct control *c)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool known = core->nv.not_there(c->row.cmd, params_of(c), c->size);
+	bool known = ckm_core_call(nv.not_there(c->row.cmd, params_of(c), c->size));
 
-	ckm_core_leave();
 	return answer_params(c, known ? NV_OK : NV_ERR_NOT_SUPPORTED);
 }
 
@@ -278,20 +276,14 @@ static long peers(struct control *c)
 
 static long share_policy(struct control *c)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool stays = core->nv.share_stays(get32(params_of(c), AT(nv_share_policy, type)) & 0xffff);
+	bool stays = ckm_core_call(nv.share_stays(get32(params_of(c), AT(nv_share_policy, type)) & 0xffff));
 
-	ckm_core_leave();
 	return stays ? ckm_rm_forward(c->rc) : ckm_rm_answer(c->rc, NV_OK);
 }
 
 static long read_thermal(struct control *c)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool reads = core->nv.thermal_reads(params_of(c), c->size);
-
-	ckm_core_leave();
-	if (reads)
+	if (ckm_core_call(nv.thermal_reads(params_of(c), c->size)))
 		return ckm_rm_forward(c->rc);
 	ckm_call_denied(c->rc->call, "thermal instruction in control", c->row.cmd);
 	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
@@ -304,13 +296,10 @@ static long force_cilp(struct control *c)
 {
 	struct cgpu_obj *obj = ckm_obj_pin(c->ct, c->obj->hclient,
 					   get32(params_of(c), AT(nv_ctxsw_mode, hChannel)));
-	const struct cgpu_core_ops *core;
 	long ret;
 
 	if (obj && (obj->kind == CGPU_KIND_TSG || obj->kind == CGPU_KIND_CHANNEL)) {
-		core = ckm_core_enter();
-		core->nv.force_cilp(params_of(c));
-		ckm_core_leave();
+		ckm_core_call(nv.force_cilp(params_of(c)));
 		ret = ckm_rm_forward(c->rc);
 	} else {
 		ret = ckm_rm_answer(c->rc, NV_ERR_OBJECT_NOT_FOUND);

@@ -141,8 +141,6 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 	const u8 *top = rc->call->top;
 	struct cgpu_dma_map map = { .flags = get32(top, AT(nvos46, flags)), .kind = memory->kind,
 				    .memory = memory->gpu };
-	const struct cgpu_core_ops *core;
-	bool may;
 
 	*device = ckm_obj_pin(ct, memory->hclient, get32(top, AT(nvos46, hDevice)));
 	*space = ckm_obj_pin(ct, memory->hclient, get32(top, AT(nvos46, hDma)));
@@ -150,10 +148,7 @@ static u32 hold_place(struct ckm_rm_call *rc, const struct cgpu_obj *memory,
 		return NV_ERR_OBJECT_NOT_FOUND;
 	map.device = (*device)->gpu;
 	map.space = (*space)->gpu;
-	core = ckm_core_enter();
-	may = core->nv.may_map_dma(&map);
-	ckm_core_leave();
-	if (may)
+	if (ckm_core_call(nv.may_map_dma(&map)))
 		return NV_OK;
 	ckm_call_denied(rc->call, "GPU mapping by another GPU, or with flags of a peer or the kernel, of class",
 			memory->cls);

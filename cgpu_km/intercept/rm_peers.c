@@ -22,16 +22,13 @@ static void say_mixed(struct ckm_container *ct)
 u32 ckm_peers_answer(struct ckm_container *ct, u32 cmd, const u8 *params, u32 size)
 {
 	struct cgpu_peer_gpu own[CGPU_MAX_GPUS];
-	const struct cgpu_core_ops *core;
 	u32 i, answer;
 
 	for (i = 0; i < ct->slot_count; i++) {
 		own[i].gpu_id = ct->slot[i].gpu->desc.gpu_id;
 		own[i].arch = ct->slot[i].gpu->arch;
 	}
-	core = ckm_core_enter();
-	answer = core->nv.peers(cmd, params, size, own, ct->slot_count);
-	ckm_core_leave();
+	answer = ckm_core_call(nv.peers(cmd, params, size, own, ct->slot_count));
 	if (answer == CGPU_PEERS_MIXED)
 		say_mixed(ct);
 	return answer;

@@ -59,12 +59,10 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	u32 attr2 = get32(top, AT(nvos32, data.AllocSize.attr2));
 	u64 size = get64(top, AT(nvos32, data.AllocSize.size));
 	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	bool vidmem = core->nv.is_vidmem(attr, flags);
+	bool vidmem = ckm_core_call(nv.is_vidmem(attr, flags));
 	u64 bytes = cgpu_estimate_vidmem_bytes(size, attr, attr2);
 	u32 status;
 
-	ckm_core_leave();
 	if (!virtual && attr2 & ATTR2_USE_EGM) {
 		ckm_call_denied(rc->call, "class", NV_MEMORY_EXTENDED_USER);
 		return ckm_rm_answer(rc, NV_ERR_INVALID_CLASS);

@@ -288,12 +288,8 @@ void ckm_check_free(struct ckm_gpu *gpu)
 
 void ckm_check_start(struct ckm_gpu *gpu)
 {
-	const struct cgpu_core_ops *core;
-
 	spin_lock(&gpu->lock);
-	core = ckm_core_enter();
-	core->check.init(gpu->check, ktime_get_ns());
-	ckm_core_leave();
+	ckm_core_call(check.init(gpu->check, ktime_get_ns()));
 	gpu->check_state = CKM_CHECK_IDLE;
 	spin_unlock(&gpu->lock);
 }

@@ -28,14 +28,11 @@ static const void __iomem *map(struct pci_dev *pdev, u32 offset, u32 bytes)
 static bool has_pccsr(const struct ckm_gpu *gpu)
 {
 	const void __iomem *boot = map(gpu->pdev, NV_PMC_BOOT_0, sizeof(u32));
-	const struct cgpu_core_ops *core;
 	bool has;
 
 	if (!boot)
 		return false;
-	core = ckm_core_enter();
-	has = core->nv.has_pccsr(gpu->arch, readl(boot));
-	ckm_core_leave();
+	has = ckm_core_call(nv.has_pccsr(gpu->arch, readl(boot)));
 	iounmap((void __iomem *)boot);
 	return has;
 }

@@ -240,14 +240,10 @@ static int sched_thread(void *data)
 
 static void set_paused(struct ckm_gpu *gpu, bool paused)
 {
-	const struct cgpu_core_ops *core;
-
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
 	spin_lock(&gpu->lock);
 	WRITE_ONCE(gpu->paused, paused);
-	core = ckm_core_enter();
-	core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
-	ckm_core_leave();
+	ckm_core_call(sched.set_paused(gpu->sched, paused, ktime_get_ns()));
 	spin_unlock(&gpu->lock);
 }
 
@@ -401,13 +397,10 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu)
 bool ckm_sched_is_frozen(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
 	bool frozen;
 
 	spin_lock(&gpu->lock);
-	core = ckm_core_enter();
-	frozen = core->sched.is_frozen(gpu->sched, slot->sched_id);
-	ckm_core_leave();
+	frozen = ckm_core_call(sched.is_frozen(gpu->sched, slot->sched_id));
 	spin_unlock(&gpu->lock);
 	return frozen;
 }
@@ -416,13 +409,10 @@ bool ckm_sched_is_frozen(struct ckm_slot *slot)
 static void freeze_failed(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
 
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
 	spin_lock(&gpu->lock);
-	core = ckm_core_enter();
-	core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
-	ckm_core_leave();
+	ckm_core_call(sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns()));
 	spin_unlock(&gpu->lock);
 	ckm_gpu_kick(gpu);
 }

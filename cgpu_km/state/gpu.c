@@ -30,23 +30,15 @@ struct ckm_gpu *ckm_gpu_by_index(u32 index)
 
 void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view)
 {
-	const struct cgpu_core_ops *core;
-
 	lockdep_assert_held(&gpu->lock);
-	core = ckm_core_enter();
-	core->sched.view(gpu->sched, view);
-	ckm_core_leave();
+	ckm_core_call(sched.view(gpu->sched, view));
 }
 
 void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 			      struct cgpu_sched_entity_view *view)
 {
-	const struct cgpu_core_ops *core;
-
 	lockdep_assert_held(&gpu->lock);
-	core = ckm_core_enter();
-	core->sched.slot_view(gpu->sched, sched_id, view);
-	ckm_core_leave();
+	ckm_core_call(sched.slot_view(gpu->sched, sched_id, view));
 }
 
 /* Start the effect check if it is idle (effect_check.c). Any context. */
