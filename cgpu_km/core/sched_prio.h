@@ -22,8 +22,8 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  */
 bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 *ts_scale, u64 *left_ns);
 
-/* Those of @group that work in at most so many TSGs at once, as far as that is known, that they may run beside a high-priority
- * one.
+/* Those of @group that work in at most so many TSGs at once, as far as that is known, that they may run beside a
+ * high-priority one.
  */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group, u32 most);
 

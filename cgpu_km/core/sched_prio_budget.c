@@ -152,8 +152,8 @@ static u32 others(const struct cgpu_sched *t)
  * @steady: those without highprio that have opened the GPU and did not sleep lately
  *
  * One whose gaps are too short to be lent would lose a timeslice to the others in each of them. But where all of them
- * sleep now and then the GPU would idle meanwhile, and of one of several TSGs, whose gaps are longer beside others, only
- * this shows them. Of several slots, and of gaps that readings miss, it is not known what the others had.
+ * sleep now and then the GPU would idle meanwhile, and of one of several TSGs, whose gaps are longer beside others,
+ * only this shows them. Of several slots, and of gaps that readings miss, it is not known what the others had.
  *
  * Return: false: high priority is frozen meanwhile.
  */
