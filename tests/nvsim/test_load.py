@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tests/nvsim/load: the words that the module gets."""
+"""tests/nvsim/load.py: the words that the module gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NVSIM = Path(__file__).resolve().parent
 
 
 def load(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(NVSIM / "load"), "--print", "--module", "nvsim.ko", *options]
+    command = [sys.executable, str(NVSIM / "load.py"), "--print", "--module", "nvsim.ko", *options]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -331,7 +331,7 @@ def main(minutes: float, seed: int) -> dict[str, object]:
     for path, text in as_set.items():
         path.write_text(text)
     until(lambda: fb_used() == before)
-    with clean_box(next(soak.names), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         assert rm.gpu(0).alloc_vidmem(MIB)[0] == 0
     for reason, count in soak.reasons.most_common(40):
         print(f"refused {count} times: {reason}")

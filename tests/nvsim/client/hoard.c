@@ -5,9 +5,9 @@
  * there is.
  */
 #include <getopt.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,21 +19,17 @@ static const char help[] =
 "hoard - make many objects, time calls with few and with all of them, and free them at once\n"
 "\n"
 "  --objects N    (240000)\n"
-"  --end HOW      free: one RM_FREE of the device above all of them (default)\n"
-"                 close: close the file they belong to\n"
-"                 exit: exit with them\n"
-"                 wait: print, then wait to be killed\n"
+"  --wait         print, then wait to be killed, in place of one RM_FREE of the device above all\n"
+"                 of them\n"
 "  --gpu N  --dev DIR   as in simload\n"
 "\n"
 "Prints one line of JSON: the objects made, nanoseconds per call of RM_DUP_OBJECT and of RM_CONTROL\n"
 "(the mean of 1,000) with few objects and with all, the longest RM_DUP_OBJECT, and the time of the end.\n"
 "Exit codes: 0 done, 1 a call failed, 2 usage, 4 no such GPU.\n";
 
-enum ending { FREE, CLOSE, EXIT, WAIT };
-
 static struct {
 	unsigned long objects;
-	enum ending end;
+	bool wait;
 	unsigned int gpu;
 	const char *dir;
 } opt = { .objects = 240000 };
@@ -86,27 +82,18 @@ static uint64_t control(struct rm_gpu *gpu)
 
 static void parse(int argc, char **argv)
 {
-	static const char *const ends[] = { "free", "close", "exit", "wait" };
 	static const struct option options[] = {
-		{ "objects", 1, NULL, 'n' }, { "end", 1, NULL, 'e' }, { "gpu", 1, NULL, 'g' },
+		{ "objects", 1, NULL, 'n' }, { "wait", 0, NULL, 'w' }, { "gpu", 1, NULL, 'g' },
 		{ "dev", 1, NULL, 'd' }, { "help", 0, NULL, 'h' }, { 0 },
 	};
-	int c, i;
+	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (c) {
 		case 'n': opt.objects = strtoul(optarg, NULL, 0); break;
 		case 'g': opt.gpu = strtoul(optarg, NULL, 0); break;
 		case 'd': opt.dir = optarg; break;
-		case 'e':
-			for (i = 0; i < 4 && strcmp(optarg, ends[i]); i++)
-				;
-			if (i == 4) {
-				fprintf(stderr, "hoard: --end is free, close, exit or wait\n");
-				exit(2);
-			}
-			opt.end = i;
-			break;
+		case 'w': opt.wait = true; break;
 		case 'h': fputs(help, stdout); exit(0);
 		default: exit(2);
 		}
@@ -155,17 +142,15 @@ int main(int argc, char **argv)
 	all_dup = make(&gpu, memory, SAMPLE);
 	all_control = control(&gpu);
 	begin = now_ns();
-	if (opt.end == FREE && rm_free(&rm, rm.client, gpu.device))
+	if (!opt.wait && rm_free(&rm, rm.client, gpu.device))
 		fail(&rm);
-	if (opt.end == CLOSE)
-		close(rm.ctl);
 	printf("{\"objects\":%lu,\"few_dup_ns\":%llu,\"all_dup_ns\":%llu,\"few_control_ns\":%llu,"
 	       "\"all_control_ns\":%llu,\"longest_dup_ns\":%llu,\"end_ns\":%llu}\n", opt.objects,
 	       (unsigned long long)few_dup, (unsigned long long)all_dup,
 	       (unsigned long long)few_control, (unsigned long long)all_control,
 	       (unsigned long long)longest_ns, (unsigned long long)(now_ns() - begin));
 	fflush(stdout);
-	if (opt.end == WAIT)
+	if (opt.wait)
 		pause();
 	return 0;
 }

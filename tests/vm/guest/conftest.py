@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from sharebox import Tenant, crowd
-from slicebox import PROC, Box, nvclient
+from slicebox import PROC, Box, clean_box, fresh_id, nvclient, until
 from vm.harness import console
 
 SPECIAL = (
@@ -190,6 +190,21 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
+def box(request: pytest.FixtureRequest) -> Iterator[Box]:
+    """A container with the limit that its module names; nothing of it may be left."""
+    with clean_box(getattr(request.module, "LIMIT_MIB", 1024)) as made:
+        yield made
+
+
+@pytest.fixture
+def other(request: pytest.FixtureRequest) -> Iterator[Box]:
+    """Another one, its neighbour."""
+    with Box(fresh_id(), getattr(request.module, "LIMIT_MIB", 1024)) as made:
+        yield made
+        until(lambda: made.used == 0)
+
+
+@pytest.fixture
 def gpu(box: Box) -> Iterator[nvclient.Gpu]:
     """The first GPU as a process in the module's `box` has it."""
     with box.client() as client:
@@ -232,7 +247,7 @@ def personality() -> Iterator[Callable[..., None]]:
     def change(**values: int) -> None:
         for name, value in values.items():
             put(PERSONALITY / name, value)
-        if "disable_needs_restart" in values:
+        if "disable_needs_restart" in values and FREEZE_RESTART.exists():
             put(FREEZE_RESTART, values["disable_needs_restart"])
 
     yield change

@@ -231,7 +231,7 @@ def check_engines(machine: Machine) -> None:
 
 def nvsim_command(machine: Machine) -> str:
     """The command that loads nvsim in the guest; built here, where starting Python is cheap."""
-    words = [sys.executable, REPO / "tests/nvsim/load", "--print"]
+    words = [sys.executable, REPO / "tests/nvsim/load.py", "--print"]
     words += ["--module", REPO / "build/modules" / machine.kernel / "nvsim.ko"]
     options = {
         "profile": machine.profile,

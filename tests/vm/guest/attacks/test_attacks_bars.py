@@ -11,19 +11,12 @@ import errno
 import mmap
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import PROC, Box, nvsim_as
+from slicebox import PROC, Box
 
-pytestmark = [pytest.mark.once, pytest.mark.needs("pci")]
-
-
-@pytest.fixture
-def turing() -> Iterator[None]:
-    with nvsim_as("t4", gpus=2):
-        yield
+pytestmark = [pytest.mark.once, pytest.mark.needs("pci"), pytest.mark.gpus(2), pytest.mark.profile("t4")]
 
 
 def maps(path: Path) -> str:
@@ -50,7 +43,7 @@ def sees(mapped: mmap.mmap) -> bool:
 
 
 @pytest.mark.checked
-def test_a_bar_that_was_mapped_before_shows_nothing(turing: None, kernel_log) -> None:
+def test_a_bar_that_was_mapped_before_shows_nothing(kernel_log) -> None:
     """Without CONFIG_IO_STRICT_DEVMEM, as on the debug kernel, BAR0 can be mapped while the driver is loaded."""
     box = Box("bb" * 32)
     device = Path("/sys/bus/pci/devices", (PROC / "0/pci").read_text().strip())
@@ -70,7 +63,7 @@ def test_a_bar_that_was_mapped_before_shows_nothing(turing: None, kernel_log) ->
         box.destroy()
 
 
-def test_a_bar_is_mapped_by_no_process(turing: None, kernel_log) -> None:
+def test_a_bar_is_mapped_by_no_process(kernel_log) -> None:
     """BAR2 is no driver's; of BAR0, which the driver has, this kernel allows no mapping anyway (IO_STRICT_DEVMEM)."""
     box = Box("ba" * 32)
     try:

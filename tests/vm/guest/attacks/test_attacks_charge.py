@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import mmap
-from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box, fb_used, until
+from slicebox import MIB, Box, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -19,13 +17,6 @@ NV_ERR_INVALID_LIMIT = 0x2E
 KIB = 1024
 INCLUDED = 16 * MIB + LIMIT_MIB * MIB // 512
 PAGES: list[mmap.mmap] = []  # read as long as their addresses are known
-NAMES = (f"{n:012x}" + "c4" * 26 for n in itertools.count(0xC40000000000))
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 @pytest.fixture

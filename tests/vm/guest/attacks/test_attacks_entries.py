@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, Box, child, clean_box, until
+from slicebox import MIB, Box, child, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
-NAMES = (f"{n:012x}" + "e7" * 26 for n in itertools.count(0xE70000000000))
 NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 
 # Numbers of x86-64.
@@ -38,18 +37,6 @@ SYS_IO_URING_SETUP, SYS_IO_URING_ENTER, SYS_IO_URING_REGISTER = 425, 426, 427
 SYS_CLONE3 = 435
 SYS_PIDFD_OPEN = 434
 SYS_PIDFD_GETFD = 438
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as made:
-        yield made
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as made:
-        yield made
 
 
 def call(number: int, *args: int) -> int:

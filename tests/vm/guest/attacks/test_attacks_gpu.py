@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import mmap
 import os
 import struct
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, command, fb_used, rewriting, until_raced
+from slicebox import MIB, PROC, Box, command, fb_used, fresh_id, rewriting, until_raced
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
@@ -19,7 +18,6 @@ pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 LIMIT_MIB = 64
 NV_ERR_GPU_UUID_NOT_FOUND = 0x12
 NV_ERR_INVALID_ARGUMENT = 0x1F
-NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xA90000000000))
 
 
 def uuid_of(index: int) -> bytes:
@@ -30,15 +28,9 @@ def uuid_of(index: int) -> bytes:
 
 
 @pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
-
-
-@pytest.fixture
 def other() -> Iterator[nv.Gpu]:
     """GPU 1, in use by its own container: it is registered with uvm and RM."""
-    with Box(next(NAMES), LIMIT_MIB, gpu=1) as box, box.client() as client:
+    with Box(fresh_id(), LIMIT_MIB, gpu=1) as box, box.client() as client:
         gpu = client.gpu(0)
         gpu.space()
         yield gpu
@@ -62,7 +54,7 @@ def test_another_gpu_by_its_uuid(gpu: nv.Gpu, other: nv.Gpu):
 
 @pytest.mark.gpus(2)
 def test_both_gpus_of_ones_own():
-    name = next(NAMES)
+    name = fresh_id()
     dev = f"/dev/cgpu/{name[:12]}"
     command(f"create {name} gpu=0,1 memsize={LIMIT_MIB * MIB},{LIMIT_MIB * MIB}")
     try:
@@ -121,7 +113,7 @@ class Both:
 
 @pytest.fixture
 def both() -> Iterator[Both]:
-    name = next(NAMES)
+    name = fresh_id()
     command(f"create {name} gpu=0,1 memsize={LIMIT_MIB * MIB},{LIMIT_MIB * MIB}")
     try:
         with nv.Client(f"/dev/cgpu/{name[:12]}") as rm:

@@ -5,27 +5,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import Box, clean_box
+from slicebox import Box, fresh_id
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
-NAMES = (f"{n:012x}" + "a5" * 26 for n in itertools.count(0xA50000000000))
 ATTACH_GPUS_TO_FD, SYS_PARAMS = 212, 214
 ASYNC_ATTACH_ID, WAIT_ATTACH_ID = 0x289, 0x290
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def external(index: int) -> int:
@@ -62,7 +53,7 @@ def test_no_other_gpu_is_kept(box: Box, gpu: nv.Gpu, ids: tuple[int, ...]):
 
 @pytest.mark.gpus(2)
 def test_the_neighbours_gpu_is_not_kept(box: Box, gpu: nv.Gpu):
-    with Box(next(NAMES), LIMIT_MIB, gpu=1) as other, other.client() as rm:
+    with Box(fresh_id(), LIMIT_MIB, gpu=1) as other, other.client() as rm:
         theirs, before = own_id(rm.gpu(0)), external(1)
         with nv.Ctl(box.dev) as ctl:
             assert attach(ctl, theirs) == errno.EINVAL
@@ -80,7 +71,7 @@ def test_the_hosts_block_size_is_not_a_tenants(box: Box, gpu: nv.Gpu):
 
 def test_an_address_space_of_another_container(box: Box, gpu: nv.Gpu):
     """Its client is of this very process, which is all that the driver looks at."""
-    with Box(next(NAMES), LIMIT_MIB) as other, other.client() as rm:
+    with Box(fresh_id(), LIMIT_MIB) as other, other.client() as rm:
         theirs = rm.gpu(0)
         status, space = rm.alloc(nv.FERMI_VASPACE_A, theirs.device, nv.VaspaceParams())
         assert status == 0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sharebox import PREEMPTIVE, SOFT, WEIGHTED, Tenant, look, put, stat
+from sharebox import SOFT, WEIGHTED, Tenant, look, put, stat
 from slicebox import Box
 from slicebox import nvclient as nv
 
@@ -44,20 +44,19 @@ def measured(victim: Tenant) -> tuple[int, int, int, int]:
     return victim.spent(begin, end)[1], *(b - a for a, b in zip(first, last, strict=True))
 
 
-def beside_one(victim: Tenant, box: Box, policy: int) -> tuple[int, int, int, int]:
+def beside_one(victim: Tenant, box: Box) -> tuple[int, int, int, int]:
     """What is measured beside a container with one idle channel."""
     with box.client() as client:
         idle_channels(client, 1, 1)
-        put("policy", policy)
+        put("policy", WEIGHTED)
         return measured(victim)
 
 
-@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
-def test_a_neighbour_beside_900_idle_channels(tenants: Callable[..., Tenant], policy: int):
+def test_a_neighbour_beside_900_idle_channels(tenants: Callable[..., Tenant]):
     """Their calls are paid for by turns of the container that has them: the thread is in them a fourth of the time."""
     victim, one = tenants(), tenants()
     victim.start()
-    alone = beside_one(victim, one.box, policy)
+    alone = beside_one(victim, one.box)
     with one.box.client() as client:
         idle_channels(client)
         assert one.box.stat("channels") == GROUPS * EACH

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slicebox import MIB, Box, clean_box, command, ended, until
+from slicebox import MIB, Box, clean_box, command, ended, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 256
-NAMES = (f"{n:012x}" + "ab" * 26 for n in itertools.count(0xAB0000000000))
 PARAMETERS = Path("/sys/module/cgpu_km/parameters")
 RESOURCES, INVALID_EVENT = 0x1A, 0x28
 OS_EVENT = 0x79
@@ -31,15 +30,9 @@ OS_EVENT = 0x79
 
 @pytest.fixture
 def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
+    with clean_box(LIMIT_MIB) as box:
         yield box
         until(lambda: not any(box.stat(name) for name in ("clients", "devices", "events", "os_events")))
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def os_event(node: nv.Node, number: int, client: int, fd: int) -> int:
@@ -142,7 +135,7 @@ def test_os_events_of_destroyed_containers_are_not_kept():
     before = in_driver()
     with contextlib.ExitStack() as held:
         for _ in range(3):
-            one = Box(next(NAMES), LIMIT_MIB)
+            one = Box(fresh_id(), LIMIT_MIB)
             rm, other = one.client(), one.client()
             gpu = rm.gpu()
             node, ctl = gpu.open_node(), nv.Ctl(one.dev)
@@ -288,7 +281,7 @@ def test_a_neighbours_allocation_beside_a_full_container(box: Box, gpu: nv.Gpu, 
             times.append(time.perf_counter_ns() - start)
         return min(times) / 1000
 
-    with Box(next(NAMES), LIMIT_MIB) as other, other.client() as rm:
+    with Box(fresh_id(), LIMIT_MIB) as other, other.client() as rm:
         theirs = rm.gpu()
         alone = took()
         load(box, gpu)
@@ -314,7 +307,7 @@ def test_a_neighbours_line_is_not_lost(box: Box, gpu: nv.Gpu, other: Box, kernel
 
 def test_a_full_card_is_logged_with_its_holders(kernel_log: Any):
     """The driver has no memory, though the container is inside its limit: the others are named."""
-    with Box(next(NAMES), 64) as box, Box(next(NAMES), 64) as other, box.client() as rm, other.client() as theirs:
+    with Box(fresh_id(), 64) as box, Box(fresh_id(), 64) as other, box.client() as rm, other.client() as theirs:
         assert theirs.gpu(0).alloc_vidmem(48 * MIB)[0] == 0
         gpu = rm.gpu(0)
         with nv.Client() as outside:

@@ -3,27 +3,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
 import pytest
-from slicebox import Box, clean_box
+from slicebox import Box
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "fd" * 26 for n in itertools.count(0xFD0000000000))
+LIMIT_MIB = 256
 CONTEXT_DMA = 0x2
 NOTIFIER = 1 << 29 | 1 << 20  # NVOS03_FLAGS: no hash table, a notifier
 BYTES = 176  # as libnvcuvid has it
 PAGE = 4096
 INVALID_PARENT = 0x36
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 256) as made:
-        yield made
 
 
 def notifier(gpu: nv.Gpu, memory: int, parent: int = 0, **fields: int) -> tuple[int, int]:

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import ctypes
 import errno
-import itertools
 import mmap
 import random
 import threading
@@ -18,30 +17,29 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box, command, fb_used, until
+from slicebox import MIB, Box, clean_box, command, fb_used, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "f" * 52 for n in itertools.count(0xE10000000000))
 OS_DESCRIPTOR, OS_EVENT = 0x71, 0x79
 PAGE_ARRAY = 1  # NVOS32_DESCRIPTOR_TYPE_OS_PAGE_ARRAY
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
 DMA_FIXED = 1 << 15
 VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
 INVALID_EVENT, INVALID_PARENT, STATE_IN_USE = 0x28, 0x36, 0x63
-ROUNDS = 3000
+ROUNDS = 1000
 
 
 @pytest.fixture
 def neighbour() -> Iterator[nv.Gpu]:
-    with Box(next(NAMES), 512) as box, box.client() as client:
+    with Box(fresh_id(), 512) as box, box.client() as client:
         yield client.gpu(0)
 
 
 @pytest.fixture
 def box(neighbour: nv.Gpu) -> Iterator[Box]:
-    with clean_box(next(NAMES), 256) as made:
+    with clean_box(256) as made:
         yield made
 
 
@@ -347,7 +345,7 @@ def test_userd_freed_while_a_channel_is_made(box: Box):
             made["freed", gpu.free(userd)] += 1
 
         with repeating(make_and_free, group.enable):
-            for number in range(60 * ROUNDS):  # on one processor the threads seldom meet as they must
+            for number in range(180 * ROUNDS):  # on one processor the threads seldom meet as they must
                 name = names[number % len(names)]
                 made["channel", client.alloc(group.gpfifo_class, group.tsg, params, name)[0]] += 1
                 if number >= 2 * ROUNDS and min(made["freed", nv.NV_OK], made["channel", nv.NV_OK]) > 10:
@@ -450,7 +448,7 @@ def test_userd_outside_of_its_memory(box: Box, kind: str):
 @pytest.mark.gpus(2)
 def test_userd_of_another_device():
     """It could go without the channel."""
-    name = next(NAMES)
+    name = fresh_id()
     command(f"create {name} gpu=0,1 memsize={256 * MIB},{256 * MIB}")
     try:
         with nv.Client(f"/dev/cgpu/{name[:12]}") as client:

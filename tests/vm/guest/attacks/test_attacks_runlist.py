@@ -6,7 +6,6 @@ The simulated card has COPY3 and COPY4 there.
 
 from __future__ import annotations
 
-import itertools
 import re
 import struct
 import time
@@ -15,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from sharebox import stat
-from slicebox import MIB, PROC, Box, nvsim_as
+from slicebox import MIB, PROC, Box, fresh_id, nvsim_as
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
 
-NAMES = (f"{n:012x}" + "91" * 26 for n in itertools.count(0x910000000000))
 ASYNC, OTHER_ASYNC, SHARED, OTHER_SHARED = (nv.NV2080_ENGINE_TYPE_COPY0 + n for n in (0, 1, 3, 4))
 BIND_GROUP, BIND_CHANNEL = 0xA06C0102, 0xA06F0104
 SEC2, DECOMPRESS = 0x26, 0x42  # NV2080_ENGINE_TYPE_*: with runlists of their own from Ampere on
@@ -31,21 +29,9 @@ RESERVE_MIB = 32  # ctx_reserve_mib
 
 
 @pytest.fixture
-def box() -> Iterator[Box]:
-    with Box(next(NAMES), 1024) as box:
-        yield box
-
-
-@pytest.fixture
-def gpu(box: Box) -> Iterator[nv.Gpu]:
-    with box.client() as client:
-        yield client.gpu(0)
-
-
-@pytest.fixture
 def neighbour(box: Box) -> Iterator[None]:
     """Policy 2, with another container that has work now and then: @box without weight is out of turn."""
-    with Box(next(NAMES), 512) as other, other.client() as client:
+    with Box(fresh_id(), 512) as other, other.client() as client:
         channel = client.gpu(0).space().group().channel()
         channel.submit(kernel_ns=1000)
         channel.wait()
@@ -145,14 +131,14 @@ def test_a_channel_is_bound_before_its_owner_has_it(card: str):
         SHARED: nv.NV2080_ENGINE_TYPE_GRAPHICS,
         nv.NV2080_ENGINE_TYPE_GRAPHICS: nv.NV2080_ENGINE_TYPE_GRAPHICS,
     }
-    with nvsim_as(card, ctx_mib=0), Box(next(NAMES), 1024) as box, box.client() as client:
+    with nvsim_as(card, ctx_mib=0), Box(fresh_id(), 1024) as box, box.client() as client:
         space = client.gpu(0).space()
         assert {engine: group_of(space.group(engine).channel())["bound"] for engine in bound} == bound
 
 
 def test_the_size_of_a_context_is_not_learnt_from_a_copy_engine():
     """The driver makes none there, and the least that was measured is what each is charged."""
-    with nvsim_as("a100", ctx_mib=48), Box(next(NAMES), 1024) as box, box.client() as client:
+    with nvsim_as("a100", ctx_mib=48), Box(fresh_id(), 1024) as box, box.client() as client:
         learnt = stat("context_bytes")
         gpu = client.gpu(0)
         params = nv.TsgParams(vaspace=gpu.space().vaspace, engine=SHARED)
@@ -163,7 +149,7 @@ def test_the_size_of_a_context_is_not_learnt_from_a_copy_engine():
 
 def test_where_the_copy_engines_are_not_known(kernel_log):
     """All of them stop with their container."""
-    with nvsim_as("t4", no_ce_caps=1), Box(next(NAMES), 1024) as box, box.client() as client:
+    with nvsim_as("t4", no_ce_caps=1), Box(fresh_id(), 1024) as box, box.client() as client:
         channel = client.gpu(0).space().group(ASYNC).channel()
         assert (box.stat("channels"), box.used >= RESERVE_MIB * MIB) == (1, True)
         channel.submit(copy_bytes=1 << 20)

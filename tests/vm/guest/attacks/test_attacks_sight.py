@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from slicebox import Box
+from slicebox import Box, fresh_id
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "5e" * 26 for n in itertools.count(0x5E0000000000))
 
 #: As uid 65534, in a network namespace of its own: prints each line that it is to look for, after a line of its parent
 #: by which everything has happened.
@@ -61,7 +60,7 @@ def test_no_id_and_no_event_of_another_container():
     neighbour = Neighbour()
     try:
         neighbour.sees()
-        with Box(next(NAMES), 64) as box:
+        with Box(fresh_id(), 64) as box:
             words = (box.dir, box.name)
             during = neighbour.sees()
             stat = Path(box.dev, "nvidiactl").stat()

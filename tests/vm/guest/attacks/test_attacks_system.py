@@ -9,32 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from slicebox import MIB, Box, clean_box
+from slicebox import MIB, Box
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "bc" * 26 for n in itertools.count(0xBC0000000000))
+LIMIT_MIB = 64
 LENGTH = MIB
 MAPPED_CACHED = 1 << 4 | 1 << 12  # NVOS02_FLAGS: not contiguous; mapped, since there is no NO_MAP
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 64) as made:
-        yield made
-
-
-@pytest.fixture
-def gpu(box: Box) -> Iterator[nv.Gpu]:
-    with box.client() as client:
-        yield client.gpu(0)
 
 
 def map_after(gpu: nv.Gpu, node: nv.Ctl) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from sharebox import look, stat
-from slicebox import PROC, Box, until
+from slicebox import PROC, Box, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
 
-NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 FREEZE_RESTART = Path("/sys/module/cgpu_km/parameters/freeze_restart")  # bit 0: of GPU 0
 NO_RESOURCES = 0x1A
@@ -69,7 +67,7 @@ def out_of_turn(box: Box) -> None:
 def test_time_by_a_handle_that_is_made_again(neighbour: nv.Gpu, weighted: None, personality: Callable[..., None]):
     """While the driver's answer is on its way that a channel is gone, there is a new one with its handle."""
     late_ms = 400
-    with Box(next(NAMES), 2048) as box, box.client() as client:
+    with Box(fresh_id(), 2048) as box, box.client() as client:
         group = client.gpu(0).space().group()
         group.channel()  # the group stays enabled
         ends = group.channel()
@@ -102,7 +100,7 @@ def test_time_of_hand_overs_by_channels_that_go(personality: Callable[..., None]
     late_ms, before = 500, (PROC / "0/policy").read_text()
     (PROC / "0/policy").write_text("2\n")
     try:
-        with Box(next(NAMES), 2048) as box, box.client() as client:
+        with Box(fresh_id(), 2048) as box, box.client() as client:
             space = client.gpu(0).space()
             channels = [space.group().channel() for _ in range(64)]
             time.sleep(0.2)
@@ -132,7 +130,7 @@ def test_time_of_hand_overs_by_channels_that_go(personality: Callable[..., None]
 @pytest.mark.checked
 def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
     """Each call would gain the time between the driver's enable and the effect of the freeze."""
-    with Box(next(NAMES), 2048) as box, box.client() as client:
+    with Box(fresh_id(), 2048) as box, box.client() as client:
         out_of_turn(box)
         channels = groups(client, 16)  # no hand-over has frozen them
         before = busy()
@@ -150,7 +148,7 @@ def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
 
 def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
     """An enabled channel needs no control call, for which the next turn would have to wait."""
-    with Box(next(NAMES), 1024) as box, box.client() as client:
+    with Box(fresh_id(), 1024) as box, box.client() as client:
         (channel,) = groups(client, 1)
         assert channel.group.enable() == 0
         out_of_turn(box)
@@ -184,7 +182,7 @@ def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
 
 def test_half_an_enable(neighbour: nv.Gpu, weighted: None):
     """bSkipSubmit: what the module takes for enabled already must be enabled."""
-    with Box(next(NAMES), 1024) as box, box.client() as client:
+    with Box(fresh_id(), 1024) as box, box.client() as client:
         (channel,) = groups(client, 1)
         rm, size = client, 3 if client.branch >= 575 else 2
         assert rm.control(channel.group.tsg, nv.NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, bytes([1, 1, 1][:size]))[0] == 0
@@ -197,7 +195,7 @@ def test_half_an_enable(neighbour: nv.Gpu, weighted: None):
 
 def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
     """The driver restarts no runlist on a faulted channel; the module does not retry dead channels before each call."""
-    with Box(next(NAMES), 2048) as box, box.client() as client:
+    with Box(fresh_id(), 2048) as box, box.client() as client:
         dead = groups(client, 16)
         for channel in dead:
             assert channel.group.enable() == 0
@@ -220,7 +218,7 @@ def test_time_of_hand_overs_by_channels_that_the_driver_refuses(personality: Cal
     before = (PROC / "0/policy").read_text()
     (PROC / "0/policy").write_text("2\n")
     try:
-        with Box(next(NAMES), 2048) as box, box.client() as client:
+        with Box(fresh_id(), 2048) as box, box.client() as client:
             space = client.gpu(0).space()
             works, group = space.group().channel(), space.group()
             first = group.channel()
@@ -255,7 +253,7 @@ BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x1
 def test_sight_of_what_the_neighbour_takes(neighbour: nv.Gpu):
     """Free regions, their addresses and the use of BAR1 depend on the neighbour."""
     indexes = (LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST)
-    with Box(next(NAMES), 14000) as box, box.client() as client, nv.Client() as host:
+    with Box(fresh_id(), 14000) as box, box.client() as client, nv.Client() as host:
         gpu = client.gpu(0)
         seen, real = gpu.fb_info(*indexes), host.gpu(0).fb_info(*indexes)
         status, memory = neighbour.alloc_vidmem(128 << 20)
@@ -281,7 +279,7 @@ def few_objects() -> Iterator[int]:
 @pytest.mark.checked
 def test_the_hosts_time_by_objects_without_end(few_objects: int):
     """How many there are is bounded, and a file that held many clients closes."""
-    with Box(next(NAMES), 256) as box:
+    with Box(fresh_id(), 256) as box:
         made = []
         with nv.Ctl(box.dev) as ctl:
             refused = box.stat("refused_calls")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import itertools
 import mmap
 import os
 import resource
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, Box, clean_box, fb_used, until
+from slicebox import MIB, Box, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
@@ -26,7 +25,6 @@ pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 LIMIT_MIB = 64
 POOL = 2 * MIB
 MAYMOVE_FIXED = 3
-NAMES = (f"{n:012x}" + "a7" * 26 for n in itertools.count(0xA70000000000))
 
 # Numbers of x86-64.
 SYS_REMAP_FILE_PAGES = 216
@@ -53,12 +51,6 @@ MADV = {
     "COLLAPSE": 25,
     "GUARD_INSTALL": 102,
 }
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def call(number: int, *args: int) -> int:

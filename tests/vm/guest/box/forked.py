@@ -8,6 +8,7 @@ The copy is a process of its own: its pid, its capabilities and its namespaces a
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -27,7 +28,10 @@ def command(program: str, *words: str) -> CompletedProcess[str]:
     """`cgpu` or `cgpu-smi` with these words, as the installed script calls them."""
     from cgpu_cli import main, smi
 
-    return call({"cgpu": main.main, "cgpu-smi": smi.main}[program], program, *words)
+    package = {"cgpu": main, "cgpu-smi": smi}[program]
+    if words[0] in package.COMMANDS:  # imported here, once, and not in each copy
+        importlib.import_module(package.COMMANDS[words[0]][0])
+    return call(package.main, program, *words)
 
 
 def call(

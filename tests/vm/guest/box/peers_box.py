@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Self
 
-from slicebox import MIB, PROC, command, until
+from slicebox import MIB, PROC, command, fresh_id, until
 from slicebox import nvclient as nv
 
-NAMES = (f"{n:012x}" + "9e" * 26 for n in itertools.count(0x9E0000000000))
 PAIR, NO_NUMBER = 0x47, 0xFFFFFFFF  #: GET_P2P_CAPS: reads and writes over PCIe; no number of a peer
 ENABLE, DISABLE = 29, 30  #: UVM_ENABLE_PEER_ACCESS, UVM_DISABLE_PEER_ACCESS
 NV_ERR_INVALID_DEVICE = 0x26
@@ -20,7 +18,7 @@ class Pair:
 
     def __init__(self, mib: int, second_mib: int = 0) -> None:
         """@second_mib: 0: as @mib."""
-        self.name = next(NAMES)
+        self.name = fresh_id()
         command(f"create {self.name} gpu=0,1 memsize={mib * MIB},{(second_mib or mib) * MIB}")
         self.dev = f"/dev/cgpu/{self.name[:12]}"
 

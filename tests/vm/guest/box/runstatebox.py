@@ -13,8 +13,9 @@ import nvclient
 from slicebox import PROC, Box
 
 RUN_STATE = Path("/sys/module/cgpu_km/parameters/run_state")
-#: How long the module takes to give the source up: 8 contradictions, one in 100 ms at most.
-GIVEN_UP_S = 20.0
+#: In this time the module counts enough contradictions to give the source up: 8, one in 100 ms at most. The other is
+#: how long a test waits for it.
+COUNTED_S, GIVEN_UP_S = 1.5, 20.0
 LONG_NS = 400_000_000
 
 #: The simulated driver's `chram_fault`.

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/rmclient"))
+sys.path[:0] = [str(REPO / "tests/rmclient"), str(REPO / "tests")]
 
 import nvclient  # noqa: E402
+from nvsim import load as nvsim_load  # noqa: E402
 
 PROC = Path("/proc/cgpu_km")
 MIB = 1 << 20
@@ -74,6 +75,14 @@ def until(what, timeout: float = 60.0, step: float = 0.02, why: Callable[[], str
         assert time.monotonic() < end, why() if why else "it did not come true in time"
         time.sleep(step)
     return got
+
+
+_numbers = itertools.count(0xA00000000000)
+
+
+def fresh_id() -> str:
+    """The id of a container that this process has not used yet, and so its directory."""
+    return f"{next(_numbers):012x}" + "e" * 52
 
 
 class Box:
@@ -167,14 +176,18 @@ def result(load: subprocess.Popen, timeout: float = 120.0) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
-def load_nvsim(profile: str, **parameters: object) -> None:
+def insert_nvsim(*options: str) -> None:
+    """As tests/nvsim/load.py does it. Another Python for that would take seconds in an emulated machine."""
+    module = ("--module", f"{os.environ['CGPU_MODULES']}/nvsim.ko")
+    subprocess.run(nvsim_load.command(nvsim_load.options([*options, *module])), check=True)
+    until(Path("/dev/nvidiactl").exists)
+
+
+def load_nvsim(profile: str = os.environ.get("PROFILE") or "t4", *options: str, **parameters: object) -> None:
     """Another nvsim in place of this one; no container may be there."""
     until(lambda: subprocess.run(["rmmod", "nvsim"], capture_output=True).returncode == 0, step=0.2)
-    load = [str(REPO / "tests/nvsim/load"), "--profile", profile, "--gpus", os.environ["GPUS"] or "1"]
-    for name, value in parameters.items():
-        load += ["--param", f"{name}={value}"]
-    subprocess.run([*load, "--module", f"{os.environ['CGPU_MODULES']}/nvsim.ko"], check=True)
-    until(lambda: Path("/dev/nvidiactl").exists())
+    words = [word for name, value in parameters.items() for word in ("--param", f"{name}={value}")]
+    insert_nvsim("--profile", profile, "--gpus", os.environ["GPUS"] or "1", *options, *words)
 
 
 @contextlib.contextmanager
@@ -184,7 +197,7 @@ def nvsim_as(profile: str, **parameters: object) -> Iterator[None]:
     try:
         yield
     finally:
-        load_nvsim(os.environ["PROFILE"] or "t4")
+        load_nvsim()
 
 
 def fb_used(gpu: int = 0) -> int:
@@ -241,10 +254,10 @@ def until_raced(attempt: Callable[[], int], wanted: set[int], at_least: int = 40
 
 
 @contextlib.contextmanager
-def clean_box(name: str, mib: int) -> Iterator[Box]:
+def clean_box(mib: int) -> Iterator[Box]:
     """A container in which nothing may be left: no byte charged, and the card as it was."""
     before = fb_used()
-    with Box(name, mib) as box:
+    with Box(fresh_id(), mib) as box:
         yield box
         until(lambda: box.used == 0)
         until(lambda: fb_used() == before)

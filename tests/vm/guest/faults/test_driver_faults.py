@@ -7,14 +7,13 @@ nvsim makes them (`fault_nth` and its companions, `gone`: docs/develop/nvsim.md)
 from __future__ import annotations
 
 import ctypes
-import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sharebox import GPU, NATIVE, PREEMPTIVE, put
-from slicebox import MIB, Box, clean_box, command, fb_used, until
+from slicebox import MIB, Box, clean_box, command, fb_used, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.long
@@ -27,7 +26,6 @@ RESOURCES = 0x1A
 KINDS = {"resources": 0, "timeout": 1, "ones": 2}
 LONGER = {"longer": 3}  # allocations only
 PARAMETERS = Path("/sys/module/nvsim/parameters")
-NAMES = (f"{n:012x}" + "fa" * 26 for n in itertools.count(0xFA0000000000))
 
 
 def left() -> int:
@@ -57,7 +55,7 @@ def test_each_call_of_an_attach_can_fail(faults, kind: str):
     refused = 0
     for nth in range(1, 100):
         faults(nth, kind)
-        name = next(NAMES)
+        name = fresh_id()
         try:
             command(f"create {name} gpu=0 memsize={64 * MIB}")
         except OSError:
@@ -73,7 +71,7 @@ def test_each_call_of_an_attach_can_fail(faults, kind: str):
         if unused:
             break
     assert refused >= 4 and unused, "as many calls as an attach makes"
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         assert rm.gpu(0).fb_info(nv.NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE) == [64 * 1024]
 
 
@@ -86,16 +84,16 @@ def test_no_wrong_answer_lasts_as_long_as_the_attach(faults, kernel_log, cmd: in
     """Of copy engines: all copies would stop with their container, and each group of theirs be charged a context."""
     faults(1, kind, cmd=cmd)
     with pytest.raises(OSError):
-        command(f"create {next(NAMES)} gpu=0 memsize={64 * MIB}")
+        command(f"create {fresh_id()} gpu=0 memsize={64 * MIB}")
     assert not left() and said in kernel_log.news()
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         used = box.used
         rm.gpu(0).space().group(nv.NV2080_ENGINE_TYPE_COPY0).channel()
         assert box.used - used < 32 * MIB, "asynchronous"
 
 
 def test_an_object_that_the_driver_does_not_free_stays_charged(faults):
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         _, memory = gpu.alloc_vidmem(16 * MIB)
         used = box.used
@@ -109,7 +107,7 @@ def test_an_object_that_the_driver_does_not_free_stays_charged(faults):
 @pytest.mark.parametrize("times", [3, 4])
 def test_a_client_that_the_driver_refuses_to_free_at_a_containers_end(faults, kernel_log, times: int):
     """Three times it is freed again. After that the container ends with the mapping by which the client lives."""
-    box = Box(next(NAMES), 64)
+    box = Box(fresh_id(), 64)
     rm = box.client()
     gpu = rm.gpu(0)
     mapping = gpu.map_cpu(gpu.alloc_vidmem(2 * MIB)[1], 2 * MIB)
@@ -126,7 +124,7 @@ def test_a_client_that_the_driver_refuses_to_free_at_a_containers_end(faults, ke
 @pytest.mark.parametrize("cls", [nv.NV01_MEMORY_LOCAL_USER, nv.FERMI_VASPACE_A])
 def test_parameters_that_are_longer_than_the_tables(faults, kernel_log, cls: int):
     """A release whose struct has grown: what was checked may not be what the driver takes it for. Nothing is made."""
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         params: dict[int, ctypes.Structure] = {
             nv.NV01_MEMORY_LOCAL_USER: nv.MemoryParams(owner=rm.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED),
@@ -144,7 +142,7 @@ def test_parameters_that_are_longer_than_the_tables(faults, kernel_log, cls: int
 def test_an_object_under_another_handle_is_refused_and_stays_charged(faults, handle: int):
     """The driver made it, and says a handle that it does not have: what it keeps is not known."""
     before, limits = fb_used(), int(stat("limits_bytes"))
-    with Box(next(NAMES), 64) as box, box.client() as rm:
+    with Box(fresh_id(), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
         faults(1, "ones", cmd=nv.NV01_MEMORY_LOCAL_USER)
@@ -162,7 +160,7 @@ def assert_all_given_back(limits: int) -> None:
 
 
 def test_a_size_of_all_ones_is_no_size(faults):
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
         faults(1, "ones", cmd=SURFACE_INFO)
@@ -172,7 +170,7 @@ def test_a_size_of_all_ones_is_no_size(faults):
 
 def test_an_object_that_is_refused_and_not_freed_stays_charged(faults, personality):
     limits = int(stat("limits_bytes"))
-    with Box(next(NAMES), 64) as box, box.client() as rm:
+    with Box(fresh_id(), 64) as box, box.client() as rm:
         gpu = rm.gpu(0)
         used = box.used
         # The question for the size and the free fail: both come from this module.
@@ -203,7 +201,7 @@ def test_a_new_channel_that_cannot_be_frozen_is_reported(faults, tenants):
 def test_a_gpu_that_leaves_the_bus(personality):
     """Every call fails: the containers stay with their charges, new ones are refused, and all ends and begins again."""
     before = fb_used()
-    with Box(next(NAMES), 64) as box:
+    with Box(fresh_id(), 64) as box:
         with box.client() as rm:
             gpu = rm.gpu(0)
             _, memory = gpu.alloc_vidmem(16 * MIB)
@@ -217,8 +215,8 @@ def test_a_gpu_that_leaves_the_bus(personality):
         until(lambda: box.used == 0)
     until(lambda: not Box.listed())
     with pytest.raises(OSError):
-        Box(next(NAMES), 64)
+        Box(fresh_id(), 64)
     personality(gone=0)
     until(lambda: fb_used() == before)
-    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+    with clean_box(64) as box, box.client() as rm:
         assert rm.gpu(0).alloc_vidmem(1 * MIB)[0] == 0

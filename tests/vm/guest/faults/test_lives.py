@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 from failbox import grown, settled
-from slicebox import MIB, PROC, Box, command, fb_used, until
+from slicebox import MIB, PROC, Box, command, fb_used, fresh_id, until
 
 pytestmark = pytest.mark.long
 
@@ -21,7 +20,6 @@ USED = 50
 ENDING = 8
 #: Bytes of the kernel's caches that a life may leave: partly filled pages, no object of 32 bytes.
 LEFT = 16
-NAMES = (f"{n:012x}" + "1f" * 26 for n in itertools.count(1))
 
 
 def unreclaimable() -> int:
@@ -38,7 +36,7 @@ def full() -> str:
 
 
 def live(n: int) -> None:
-    name = next(NAMES)
+    name = fresh_id()
     if n % USED:
         try:
             command(f"create {name} gpu=0 memsize={64 * MIB} weight=1")
@@ -54,7 +52,7 @@ def live(n: int) -> None:
 
 def lives(count: int) -> None:
     for start in range(0, count, BESIDE):
-        with Box(next(NAMES), 64):
+        with Box(fresh_id(), 64):
             for n in range(start, start + BESIDE):
                 live(n)
                 if n % ENDING == 0:

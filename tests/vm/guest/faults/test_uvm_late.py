@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from cgpu_common.netlink import NetlinkLink
 
 pytestmark = [pytest.mark.long, pytest.mark.debug_ok]
 
-NAMES = (f"{n:012x}" + "1a" * 26 for n in itertools.count(0x1A0000000000))
 MADE = "nvidia-uvm's functions are redirected"
 FAILED = "nvidia-uvm's functions are not redirected"
 #: In which the first attempt fails, after nvidia-uvm was loaded; the next one is a second later.
@@ -87,7 +85,7 @@ def events() -> Iterator[list[KernelEvent]]:
 def test_it_is_loaded_after_the_container(personality, events: list[KernelEvent]) -> None:
     until(lambda: redirections() == "none")
     personality(uvm=0)
-    with clean_box(next(NAMES), 64) as box:
+    with clean_box(64) as box:
         assert not opens(box)
         assert redirections() == "on"
         personality(uvm=1)
@@ -110,7 +108,7 @@ def test_an_attempt_that_fails_is_repeated(personality, kernel_log, events: list
             personality(uvm=0)
             kernel_log.news()
             events.clear()
-            with clean_box(next(NAMES), 64) as box:
+            with clean_box(64) as box:
                 personality(uvm=1)
                 injector.arm(nth, task=0)
                 load_another()

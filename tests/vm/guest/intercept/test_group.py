@@ -4,33 +4,25 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
+import signal
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sharebox import look, stat
-from slicebox import MIB, PROC, REPO, Box, clean_box, until
+from slicebox import MIB, PROC, Box, child, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "ca" * 26 for n in itertools.count(0xCA0000000000))
+LIMIT_MIB = 2048
 DEBUGGER, EXCEPTION_MASK = 0x83DE, 0x83DE0309
 KERNEL_NS = 20_000_000
 DEFAULT_US = 1024
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 2048) as box:
-        yield box
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def client(box: Box, gpu: nv.Gpu) -> Iterator[nv.Gpu]:
 @pytest.fixture
 def neighbour() -> Iterator[nv.Gpu]:
     """Another container, with a channel that has nothing to do."""
-    with Box(next(NAMES), 512) as other, other.client() as theirs:
+    with Box(fresh_id(), 512) as other, other.client() as theirs:
         found = theirs.gpu()
         found.channel = found.space().group().channel()
         yield found
@@ -81,33 +73,30 @@ def test_a_context_is_charged_once_until_the_last_handle_goes(box: Box, gpu: nv.
     assert (box.used, box.stat("groups")) == (0, 0)
 
 
-SERVER = """
-import struct, sys
-sys.path.insert(0, sys.argv[1])
-import nvclient as nv
-rm = nv.Client(sys.argv[2])
-gpu = rm.gpu()
-for kind, mask, action in ((2, 1, 0), (2, 4, 4)) if sys.argv[3] == "shared" else ():
-    policy = struct.pack("<IIHBx", rm.handle, mask, kind, action)
-    assert rm.control(rm.handle, 0xD04, policy)[0] == 0
-group = gpu.space().group()
-channel = group.channel()
-print(rm.handle, group.tsg, flush=True)
-sys.stdin.read()
-"""
-
-
 @contextlib.contextmanager
-def server(box: Box, shared: bool = True) -> Iterator[tuple[subprocess.Popen, int, int]]:
-    """Another process of the container with a group, shared with the same user as the MPS server does."""
-    words = (REPO / "tests/rmclient", box.dev, "shared" if shared else "")
-    argv = [sys.executable, "-c", SERVER, *map(str, words)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def server(box: Box, shared: bool = True) -> Iterator[tuple[int, int, int]]:
+    """Another process of the container with a group, shared with the same user as the MPS server does: its pid, and its
+    handles of client and group.
+    """
+
+    def serve() -> None:
+        rm = box.client()
+        gpu = rm.gpu()
+        for kind, mask, action in ((2, 1, 0), (2, 4, 4)) if shared else ():
+            policy = struct.pack("<IIHBx", rm.handle, mask, kind, action)
+            assert rm.control(rm.handle, 0xD04, policy)[0] == 0
+        group = gpu.space().group()
+        channel = group.channel()
+        os.write(ready, struct.pack("II", rm.handle, channel.group.tsg))
+        signal.pause()
+
+    wait, ready = os.pipe()
     try:
-        yield process, *map(int, process.stdout.readline().split())
+        with child(serve) as pid:
+            yield pid, *struct.unpack("II", os.read(wait, 8))
     finally:
-        process.kill()
-        process.wait()
+        os.close(wait)
+        os.close(ready)
 
 
 def work(channel: nv.Channel) -> None:
@@ -119,15 +108,15 @@ def test_the_servers_group_lives_as_long_as_a_client_has_it(box: Box):
     with box.client() as rm:
         gpu = rm.gpu()
         space = gpu.space()
-        with server(box) as (process, client, handle):
+        with server(box) as (pid, client, handle):
             alone = box.used
             source = type("Source", (), {"gpu": type("Gpu", (), {"rm": client}), "tsg": handle})
             group = space.group(of=source)
             assert box.used == alone
             channel = group.channel()
             work(channel)
-            process.kill()
-            process.wait()
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             until(lambda: box.stat("channels") == 1)
             assert (box.used, box.stat("groups")) == (alone, 1), "its context is the client's too"
             work(channel)

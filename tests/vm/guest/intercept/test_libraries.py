@@ -3,36 +3,21 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import struct
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import pytest
-from slicebox import MIB, REPO, Box, clean_box
+from slicebox import MIB, Box
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
 
-NAMES = (f"{n:012x}" + "c9" * 26 for n in itertools.count(0xC90000000000))
 BINAPI, DEBUGGER, MPS = 0x2081, 0x83DE, 0x900E
 SHARE_ALL, SHARE_TOKEN, SHARE_REVOKE = 1, 2, 1
 INHERITED_SHARE_POLICY, PREEMPTION_MODE = 0xD04, 0x20801210
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 1024) as box:
-        yield box
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with Box(next(NAMES), 1024) as other:
-        yield other
 
 
 def share(rm: nv.Client, handle: int, kind: int = SHARE_ALL, action: int = 0) -> int:
@@ -86,34 +71,30 @@ def test_what_is_shared_with_all_stays_in_the_container(gpu: nv.Gpu, other: Box)
     with other.client() as theirs:
         assert share(theirs, memory) == nv.NV_ERR_OBJECT_NOT_FOUND
         assert theirs.dup(theirs.gpu().device, gpu.rm, memory)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
-    got = outside(DUP.format(nodes="/dev"), gpu.rm.handle, memory)
-    assert got == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "not shared in the driver"
+    assert dup_by_another("/dev", gpu, memory) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "not shared in the driver"
 
 
-DUP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import nvclient as nv\n"
-    "rm = nv.Client({nodes!r}); print(rm.dup(rm.gpu().device, int(sys.argv[2]), int(sys.argv[3]))[0])\n"
-)
+def dup_by_another(nodes: str, gpu: nv.Gpu, memory: int) -> int:
+    """The status in another process; with the driver's own nodes it is none of a container."""
+
+    def status() -> int:
+        with nv.Client(nodes) as rm:
+            return rm.dup(rm.gpu().device, gpu.rm.handle, memory)[0]
+
+    return forked.call(lambda: sys.exit(status())).returncode
 
 
 @pytest.mark.checked
 def test_what_is_shared_with_all_another_process_may_have(box: Box, gpu: nv.Gpu):
     """cuIpcGetMemHandle shares a piece of memory, cuIpcOpenMemHandle dups it in another process."""
     _, memory = gpu.alloc_vidmem(2 * MIB)
-    inside, words = DUP.format(nodes=box.dev), (gpu.rm.handle, memory)
-    assert outside(inside, *words) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "its owner did not share it"
+    assert dup_by_another(box.dev, gpu, memory) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "its owner did not share it"
     assert share(gpu.rm, memory) == 0
-    assert [outside(inside, *words) for _ in range(2)] == [0, 0]
-    assert outside(DUP.format(nodes="/dev"), *words) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
+    assert [dup_by_another(box.dev, gpu, memory) for _ in range(2)] == [0, 0]
+    assert dup_by_another("/dev", gpu, memory) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
     assert box.used == 2 * MIB
     assert share(gpu.rm, memory, action=SHARE_REVOKE) == 0
-    assert outside(inside, *words) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
-
-
-def outside(script: str, *words: int) -> int:
-    """Another process; with the driver's own nodes it is none of a container."""
-    argv = [sys.executable, "-c", script, str(REPO / "tests/rmclient"), *map(str, words)]
-    return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    assert dup_by_another(box.dev, gpu, memory) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
 
 
 def test_the_share_of_an_address_space_comes_back_as_it_went_in(gpu: nv.Gpu):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import itertools
 import mmap
 import os
 import subprocess
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until, vidmem
+from slicebox import MIB, PROC, Box, clean_box, command, fb_used, fresh_id, until, vidmem
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.needs("ftrace")]
@@ -31,7 +30,6 @@ FTRACE = Path("/proc/sys/kernel/ftrace_enabled")
 #: ftrace_enable_sysctl().
 FTRACE_ENDS = tuple(int(part) for part in os.uname().release.split(".")[:2]) < (7, 3)
 TRACING = Path("/sys/kernel/tracing")
-NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xBA0000000000))
 
 REDIRECTED = ("os_memcpy_from_user", "nv_get_file_private", "nvUvmInterfaceDupMemory", "uvm_va_space_create")
 OBSERVED = ("dma_buf_fd",)
@@ -58,12 +56,6 @@ def debugging() -> Iterator[None]:
             subprocess.run(["mount", "-t", kind, "none", place], check=True)
     with written(TRACING / "options/record-cmd", "0"):
         yield
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def kprobes_off() -> contextlib.AbstractContextManager[None]:
@@ -114,14 +106,13 @@ def test_no_container_without(switch: Path, why: int, kernel_log):
             pass
         assert caught.value.errno == errno.EOPNOTSUPP
         return
-    name = next(NAMES)
     with written(switch, "0"):
         with pytest.raises(OSError) as caught:
-            command(f"create {name} gpu=0 memsize={LIMIT_MIB * MIB}")
+            command(f"create {fresh_id()} gpu=0 memsize={LIMIT_MIB * MIB}")
         assert caught.value.errno == why
         assert "cannot be redirected" in kernel_log.news()
         assert redirections() == "none"
-    with clean_box(name, LIMIT_MIB) as box, box.client() as client:
+    with clean_box(LIMIT_MIB) as box, box.client() as client:
         assert client.gpu(0).alloc_vidmem(16 * MIB)[0] == 0
 
 
@@ -156,14 +147,7 @@ def kprobe_event(function: str) -> Iterator[None]:
         kprobe_command("-:kprobes/theirs\n")
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        "os_memcpy_from_user",
-        "nvUvmInterfaceDupMemory",
-        "dma_buf_fd",
-    ],
-)
+@pytest.mark.parametrize("function", [REDIRECTED[0], OBSERVED[0]])
 def test_beside_a_kprobe_of_another(function: str):
     """Theirs first, and ours first; either ends first. The kernel may not warn (no_splat).
 
@@ -173,16 +157,16 @@ def test_beside_a_kprobe_of_another(function: str):
     def holds(gpu: nv.Gpu) -> bool:
         return gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY and gpu.alloc_vidmem(MIB)[0] == 0
 
-    with kprobe_event(function), clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+    with kprobe_event(function), clean_box(LIMIT_MIB) as box, box.client() as client:
         assert holds(client.gpu(0))
-    with clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+    with clean_box(LIMIT_MIB) as box, box.client() as client:
         gpu = client.gpu(0)
         with kprobe_event(function):
             assert holds(gpu)
         assert holds(gpu)
     with contextlib.ExitStack() as theirs:
         theirs.enter_context(kprobe_event(function))
-        with clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+        with clean_box(LIMIT_MIB) as box, box.client() as client:
             theirs.close()
             assert holds(client.gpu(0))
 

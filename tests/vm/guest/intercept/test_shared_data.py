@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import mmap
 
 import pytest
-from slicebox import Box, nvclient
+from slicebox import nvclient
 
 pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
 CLASS, SYSMEM = 0xDE, 1
 GET_ADDR_SPACE_TYPE = 0xD01
-NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xA00000000000))
 HANDLE = 0x5C000001
-
-
-@pytest.fixture
-def box():
-    with Box(next(NAMES), 1024) as made:
-        yield made
 
 
 def mapped(

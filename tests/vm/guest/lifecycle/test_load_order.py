@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, PROC, REPO, Box, command, mount_nodes, nvclient, unmount_nodes, until
+from slicebox import MIB, PROC, REPO, Box, command, insert_nvsim, mount_nodes, nvclient, unmount_nodes, until
 
 pytestmark = pytest.mark.bare
 
 MODULES = REPO / "build/modules" / os.environ["KERNEL"]
 CORE = f"cgpu_core_{(REPO / 'VERSION').read_text().strip().replace('.', '_')}"
 A = "a" * 64
-RETRY = "until rmmod $m; do :; done"
+#: Tried all the time, as no administrator would.
+UNLOAD = f"""
+exec 2>&-
+until umount /dev/cgpu; do :; done
+for module in {CORE} cgpu_km; do until rmmod $module; do :; done; done
+"""
 
 
 def loaded(name: str) -> bool:
@@ -38,10 +43,7 @@ def rmmod(name: str) -> str:
 
 
 def load_driver(mib: int, release: str = "550.163.01") -> None:
-    load = [REPO / "tests/nvsim/load", "--profile", os.environ["PROFILE"] or "t4", "--mem-mib", str(mib)]
-    load += ["--driver", release]
-    subprocess.run([*load, "--module", MODULES / "nvsim.ko"], check=True)
-    until(Path("/dev/nvidiactl").exists)
+    insert_nvsim("--profile", os.environ["PROFILE"] or "t4", "--mem-mib", str(mib), "--driver", release)
 
 
 def holders() -> int:
@@ -133,10 +135,8 @@ def test_finding_8_unloaded_as_the_last_container_ends(times: int) -> None:
         insmod("cgpu_km")
         insmod(CORE)
         box = Box(A, 64)
-        unloader = subprocess.Popen(
-            ["sh", "-c", f"exec 2>&-; until umount /dev/cgpu; do :; done; for m in {CORE} cgpu_km; do {RETRY}; done"]
-        )
         with box.client() as rm:
+            unloader = subprocess.Popen(["sh", "-c", UNLOAD])
             assert rm.gpu().alloc_vidmem(MIB)[0] == nvclient.NV_OK
             command(f"destroy {A}")
         assert unloader.wait(60) == 0

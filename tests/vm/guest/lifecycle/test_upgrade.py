@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import threading
 import time
@@ -16,9 +15,8 @@ import pytest
 from corebox import NEXT, OLD, PRODUCT, SICK, insmod, last, leave_only_the_product, loaded, moody, refused, rmmod, swap
 from corebox import running as running_core
 from sharebox import FAIR, NATIVE, WEIGHTED, put
-from slicebox import MIB, PROC, Box, command, fb_used, nvclient, until
+from slicebox import MIB, PROC, Box, command, fb_used, fresh_id, nvclient, until
 
-NAMES = (f"{n:012x}" + "e" * 52 for n in itertools.count(0xE00000000000))
 HOUSE = 25
 
 
@@ -36,7 +34,7 @@ class Loaded:
     """A container with a process that keeps work queued and 64 MiB allocated."""
 
     def __init__(self, gpu: int = 0) -> None:
-        self.box = Box(next(NAMES), 512, gpu)
+        self.box = Box(fresh_id(), 512, gpu)
         self.load = self.box.simload(
             *("--seconds", 0, "--kernel-us", 2000, "--depth", 8, "--alloc-mib", 64, "--poll-us", 50000)
         )
@@ -186,7 +184,7 @@ def test_what_does_not_fit_is_refused_when_it_is_loaded() -> None:
 @pytest.mark.checked
 def test_two_writers_and_containers_that_come_and_go() -> None:
     def come_and_go() -> None:
-        with Box(next(NAMES), 64) as box, box.client() as client:
+        with Box(fresh_id(), 64) as box, box.client() as client:
             assert client.gpu().alloc_vidmem(8 * MIB)[0] == 0
             assert box.used >= 8 * MIB
 
@@ -200,7 +198,7 @@ def test_two_writers_and_containers_that_come_and_go() -> None:
         meanwhile(lambda: write(NEXT, OLD)),
         meanwhile(lambda: write(OLD, NEXT)),
     ):
-        time.sleep(5)
+        time.sleep(2)
         all_go_on(made)
     assert running_core() in (OLD, NEXT)
 
@@ -224,8 +222,8 @@ def test_a_limit_holds_to_the_byte_beside_200_swaps() -> None:
     limit_mib, piece_mib = 64, 8
     before, rounds, pieces = fb_used(), [0, 0], limit_mib // piece_mib
     with (
-        Box(next(NAMES), limit_mib) as one,
-        Box(next(NAMES), limit_mib) as two,
+        Box(fresh_id(), limit_mib) as one,
+        Box(fresh_id(), limit_mib) as two,
         one.client() as first,
         two.client() as second,
     ):
@@ -262,7 +260,7 @@ def test_the_core_that_runs_stays_and_the_one_before_may_go() -> None:
         assert not rmmod("test_core_next")
         assert rmmod(PRODUCT)
         assert refused(OLD) == errno.ENOENT
-        with Box(next(NAMES), 64) as box, box.client() as client:
+        with Box(fresh_id(), 64) as box, box.client() as client:
             assert client.gpu().alloc_vidmem(8 * MIB)[0] == 0
         all_go_on(made)
         assert insmod(PRODUCT)
@@ -290,11 +288,11 @@ def test_without_a_core_there_is_no_gpu() -> None:
 
     assert rmmod("test_core_next") and rmmod("test_core_moody")
     with meanwhile(use), meanwhile(lambda: (PROC / "version").read_text()):
-        for _ in range(30):
+        for _ in range(12):
             assert rmmod(PRODUCT)
             assert not (PROC / "0").exists()
             with pytest.raises(OSError, match="No such device") as caught:
-                command(f"create {next(NAMES)} gpu=0 memsize={MIB} weight=1")
+                command(f"create {fresh_id()} gpu=0 memsize={MIB} weight=1")
             assert caught.value.errno == errno.ENODEV
             assert insmod(PRODUCT)
             assert (PROC / "0").exists()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import threading
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, fb_used, nvsim_as, until
+from slicebox import MIB, PROC, Box, clean_box, fb_used, fresh_id, nvsim_as, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.once
 CTX_MIB = 48  # of this nvsim; as on the other boots, because the module remembers it
 RESERVE_MIB = 32  # ctx_reserve_mib
 KIB = 1024
-NAMES = (f"{n:012x}" + "c7" * 26 for n in itertools.count(0xC70000000000))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def ampere() -> Iterator[None]:
 
 @pytest.fixture
 def box(ampere: None) -> Iterator[Box]:
-    with clean_box(next(NAMES), 1024) as box:
+    with clean_box(1024) as box:
         yield box
 
 
@@ -52,7 +50,7 @@ def group(gpu: nv.Gpu, space: nv.Space, engine: int = nv.NV2080_ENGINE_TYPE_GRAP
 
 @pytest.fixture
 def many(ampere: None) -> Iterator[Box]:
-    with clean_box(next(NAMES), 2048) as box:
+    with clean_box(2048) as box:
         yield box
 
 
@@ -144,7 +142,7 @@ def seen_of_a_context(box: Box, between: Callable[[], object]) -> int:
 @pytest.fixture
 def other(ampere: None) -> Iterator[Box]:
     """Another container, and a context's size known."""
-    with Box(next(NAMES), 512) as other:
+    with Box(fresh_id(), 512) as other:
         with slow(ctx_ms=0), other.client() as client:
             client.gpu(0).space().group()
         yield other

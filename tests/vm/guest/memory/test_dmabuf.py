@@ -8,21 +8,17 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sharebox import stat
-from slicebox import MIB, Box, clean_box, command, ended, fb_used, until
+from slicebox import MIB, Box, command, ended, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.attached
 
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box("db" * 32, 64) as box:
-        yield box
+LIMIT_MIB = 64
 
 
 def is_dmabuf(fd: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 LIMIT_MIB = 256
 HOST_MIB = 16
 KIB = 1024
-NAMES = (f"{n:012x}" + "b6" * 26 for n in itertools.count(0xB60000000000))
 OS_DESCRIPTOR = 0x71
 OF_A_PINNED_PAGE = 64  # bytes that the driver keeps
 OF_SPACE, OF_RANGE = 64 * KIB, 16 * KIB  # an address space and an external range of nvidia-uvm
@@ -33,16 +31,10 @@ BIG_PAGES = 2 << 23  # NVOS32_ATTR, without a word on contiguity: contiguous whe
 
 @pytest.fixture
 def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
+    with clean_box(LIMIT_MIB) as box:
         limit(box, HOST_MIB * MIB)
         yield box
         until(lambda: box.stat("host_used_bytes") == 0)
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def limit(box: Box, size: int) -> None:

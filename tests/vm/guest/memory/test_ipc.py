@@ -10,19 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 from sharebox import stat
-from slicebox import MIB, Box, clean_box, command, ended, fb_used, until
+from slicebox import MIB, Box, command, ended, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.attached
 
+LIMIT_MIB = 256
+
 EXPORT_ONE, IMPORT_ONE, EXPORT_INFO, EXPORT_LIST, IMPORT_LIST = 0x3D05, 0x3D06, 0x3D08, 0x3D0B, 0x3D0C
 INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE, NO_RESOURCES = 0x3B, 0x56, 0x57, 0x19, 0x1A
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box("1c" * 32, 256) as box:
-        yield box
 
 
 def export(gpu: nv.Gpu, memory: int, fd: int) -> int:

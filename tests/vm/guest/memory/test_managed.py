@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import mmap
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, PROC, Box, child, clean_box, command, fb_used, until
+from slicebox import MIB, PROC, Box, child, command, fb_used, fresh_id, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -20,13 +18,6 @@ pytestmark = [pytest.mark.once, pytest.mark.attached]
 BLOCK = 2 * MIB
 LIMIT_MIB = 64
 MADV_DOFORK = 11
-NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def is_charged(box: Box, mib: int) -> None:
@@ -300,7 +291,7 @@ def test_threads_that_map_and_unmap(account: None, box: Box, gpu: nv.Gpu, uvm: n
 @pytest.mark.gpus(2)
 def test_charged_on_every_gpu_that_may_hold_it(account: None):
     """uvm may put a page on any of them; each has to have it allowed."""
-    name = next(NAMES)
+    name = fresh_id()
     command(f"create {name} gpu=0,1 memsize={LIMIT_MIB * MIB},{LIMIT_MIB * MIB}")
     try:
         used = [PROC / str(n) / name[:12] / "meminfo" for n in (0, 1)]

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from peers_box import DISABLE, ENABLE, NAMES, NO_NUMBER, NV_ERR_INVALID_DEVICE, PAIR, Pair, access, shared_space
-from slicebox import MIB, Box, command, ended, fb_used, nvsim_as, until
+from peers_box import DISABLE, ENABLE, NO_NUMBER, NV_ERR_INVALID_DEVICE, PAIR, Pair, access, shared_space
+from slicebox import MIB, Box, command, ended, fb_used, fresh_id, nvsim_as, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.gpus(2), pytest.mark.once, pytest.mark.attached]
@@ -85,7 +85,7 @@ def test_a_gpu_of_nobody_is_refused(both: Both):
 
 def test_the_neighbours_gpu_is_no_peer(both: Both):
     """A container with one GPU has none, whichever it asks about."""
-    with Box(next(NAMES), LIMIT_MIB) as box, box.client() as rm:
+    with Box(fresh_id(), LIMIT_MIB) as box, box.client() as rm:
         assert rm.p2p_caps(both.first.card.gpu_id, both.second.card.gpu_id)[:3] == (0, 0, b"\x05" * 9)
         gpu = rm.gpu(0)
         params = struct.pack("<2I", gpu.subdevice, both.second.subdevice).ljust(72 if rm.branch < 590 else 88, b"\0")

@@ -4,40 +4,22 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, REPO, Box, clean_box, until
+from slicebox import MIB, Box, child, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
 
 LIMIT_MIB = 1024
 KIB = 1024
-NAMES = (f"{n:012x}" + "c8" * 26 for n in itertools.count(0xC80000000000))
 NV_ERR_NO_FREE_FIFOS = 0x4F
 CTRL_FIFO_GET_INFO = 0x20801109
 FB_BAR1_SIZE, FB_BAR1_AVAIL = 0x05, 0x1D
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with Box(next(NAMES), LIMIT_MIB) as other:
-        yield other
 
 
 def groups(gpu: nv.Gpu, space: nv.Space, upto: int = 5000) -> tuple[int, list[int]]:
@@ -129,19 +111,13 @@ def test_an_id_that_uvm_keeps_is_kept(box: Box, gpu: nv.Gpu):
 
 @pytest.mark.checked
 def test_ids_of_a_killed_process_come_back(box: Box):
-    script = (
-        "import sys, time; sys.path.insert(0, sys.argv[1]); import nvclient as nv\n"
-        "gpu = nv.Client(sys.argv[2]).gpu(); space = gpu.space()\n"
-        "group = nv.TsgParams(vaspace=space.vaspace, engine=9)\n"
-        "for _ in range(50): gpu.rm.alloc(nv.KEPLER_CHANNEL_GROUP_A, gpu.device, group)\n"
-        "print('on', flush=True); time.sleep(600)\n"
-    )
-    argv = [sys.executable, "-c", script, str(REPO / "tests/rmclient"), box.dev]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as victim:
-        assert victim.stdout
-        victim.stdout.readline()
-        assert box.stat("groups") == 50
-        os.kill(victim.pid, signal.SIGKILL)
+    def work() -> None:
+        gpu = box.client().gpu()
+        groups(gpu, gpu.space(), 50)
+        signal.pause()
+
+    with child(work):
+        until(lambda: box.stat("groups") == 50)
     until(lambda: box.stat("groups") == 0)
 
 

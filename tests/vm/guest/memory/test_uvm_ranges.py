@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Iterator
 
@@ -18,12 +17,11 @@ KIB = 1024
 PAGE = 4096
 SPACE, RANGE, GROUP = 64 * KIB, 16 * KIB, KIB
 RANGES_MAX, GROUPS_MAX = 65536, 16384
-NAMES = (f"{n:012x}" + "b8" * 26 for n in itertools.count(0xB80000000000))
 
 
 @pytest.fixture
 def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 64) as box:
+    with clean_box(64) as box:
         yield box
         until(lambda: box.stat("host_used_bytes") == 0)
 

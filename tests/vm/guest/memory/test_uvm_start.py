@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import mmap
 import os
 import subprocess
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, fb_used, rewriting, until, until_raced
+from slicebox import MIB, PROC, Box, fb_used, rewriting, until, until_raced
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
@@ -22,13 +21,6 @@ LIMIT_MIB = 64
 POOL = 2 * MIB
 POOLS_MIB = 256
 DEBUGFS = Path("/sys/kernel/debug")
-NAMES = (f"{n:012x}" + "9" * 52 for n in itertools.count(0xB90000000000))
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT_MIB) as box:
-        yield box
 
 
 def refused(uvm: nv.Uvm, base: int, length: int) -> bool:

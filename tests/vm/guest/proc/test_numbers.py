@@ -75,19 +75,8 @@ def by_proc(box: Box) -> tuple[int, int]:
     return limit, free
 
 
-@pytest.mark.parametrize("what", ["nothing", "memory", "a context", "a lower limit"])
-def test_every_way_to_ask(what: str):
-    with Box("2d" * 32, LIMIT_MIB) as box, box.client() as client:
-        gpu = client.gpu(0)
-        limit = LIMIT_MIB
-        if what != "nothing":
-            for mib in (1, 5, 100):
-                assert gpu.alloc_vidmem(mib * MIB + 1)[0] == 0
-        if what == "a context":
-            gpu.space().group().channel()
-        if what == "a lower limit":
-            limit = 300
-            (box.proc / "memsize").write_text(f"{limit * MIB}\n")
+def test_every_way_to_ask(box: Box, gpu: nv.Gpu):
+    def all_agree(limit_mib: int) -> None:
         ways = {
             "FB_GET_INFO_V2": (gpu.memory()["total"], gpu.memory()["free"]),
             "FB_GET_INFO": by_the_old_call(gpu),
@@ -97,5 +86,14 @@ def test_every_way_to_ask(what: str):
             "cgpu-smi": by_cgpu_smi(box),
             "proc": by_proc(box),
         }
-        assert set(ways.values()) == {(limit * MIB, limit * MIB - box.used)}, ways
-        assert (box.used == 0) == (what == "nothing")
+        assert set(ways.values()) == {(limit_mib * MIB, limit_mib * MIB - box.used)}, ways
+
+    all_agree(LIMIT_MIB)
+    assert box.used == 0
+    for mib in (1, 5, 100):
+        assert gpu.alloc_vidmem(mib * MIB + 1)[0] == 0
+    gpu.space().group().channel()
+    assert box.used > 106 * MIB, "and a context"
+    all_agree(LIMIT_MIB)
+    (box.proc / "memsize").write_text(f"{300 * MIB}\n")
+    all_agree(300)

@@ -318,7 +318,7 @@ def test_three_writers_at_once(box: Box) -> None:
     threads = [threading.Thread(target=again, args=(work,)) for work in writers]
     for thread in threads:
         thread.start()
-    stop.wait(5)
+    stop.wait(2)
     stop.set()
     for thread in threads:
         thread.join()

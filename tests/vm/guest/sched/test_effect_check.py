@@ -76,7 +76,7 @@ def test_ineffective_timeslices_are_in_doubt(tenants, personality, kernel_log):
     put("policy", SOFT)
     until(lambda: a.box.stat("enforced") == 0, 90, step=1)
     assert b.box.stat("enforced") == 0
-    time.sleep(60)
+    time.sleep(20)
     assert (policy(), a.box.stat("enforced"), b.box.stat("enforced")) == (SOFT, 0, 0)
     assert (stat("control"), stat("control_ineffective")) == ("freeze,timeslice", "none")
     news = [line for line in control_news(kernel_log) if "GPU 0: timeslices" in line]
@@ -84,9 +84,7 @@ def test_ineffective_timeslices_are_in_doubt(tenants, personality, kernel_log):
 
 
 HARMLESS = {
-    "restart needed": {"disable_needs_restart": 1},
     "restart fails": {"disable_needs_restart": 1, "err40_pct": 30},
-    "no preemption": {"no_preempt": 1},
     "slow calls": {"tail_pct": 30},
 }
 
@@ -153,10 +151,10 @@ def brief_loads(tenant: Tenant, seconds: float, idle: int = 0) -> None:
     while time.monotonic() < end:
         load = tenant.box.simload("--seconds", 0.3, "--kernel-us", KERNEL_US, "--depth", 64)
         load.communicate(timeout=60)
-        for _ in range(idle):
-            other = tenant.box.simload("--hold", "--seconds", 1e-6)
-            other.communicate(timeout=60)
-            assert other.returncode == 0
+        if idle:
+            others = tenant.box.simload("--hold", "--seconds", 1e-6, "--processes", idle)
+            others.communicate(timeout=60)
+            assert others.returncode == 0
 
 
 def brief_service(tenant: Tenant) -> None:

@@ -3,26 +3,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box
+from slicebox import MIB, Box
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
 
-LIMIT = 32 * MIB
+LIMIT_MIB = 32
+LIMIT = LIMIT_MIB * MIB
 KIB = 1024
 INCLUDED = 16 * MIB + LIMIT // 512
-NAMES = (f"{n:012x}" + "f" * 52 for n in itertools.count(0xF00000000000))
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), LIMIT // MIB) as box:
-        yield box
 
 
 def until_refused(work, most: int) -> int:

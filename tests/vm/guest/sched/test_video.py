@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -16,13 +15,12 @@ from pathlib import Path
 import pytest
 from runstatebox import stat, state
 from sharebox import NATIVE, WEIGHTED, put
-from slicebox import MIB, Box, child, clean_box, fb_used, nvsim_as, until
+from slicebox import MIB, Box, child, clean_box, fb_used, fresh_id, nvsim_as, until
 from slicebox import nvclient as nv
 
 pytestmark = pytest.mark.once
 
 PARAMETERS = Path("/sys/module/cgpu_km/parameters")
-NAMES = (f"{n:012x}" + "cd" * 26 for n in itertools.count(0xCD0000000000))
 SCHEDULE_CHANNEL = 0xA06F0103
 FRAME_NS = 2_000_000
 KINDS = {
@@ -44,18 +42,6 @@ def parameter(name: str, value: int) -> Iterator[None]:
         yield
     finally:
         node.write_text(before)
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    with clean_box(next(NAMES), 1024) as box:
-        yield box
-
-
-@pytest.fixture
-def other() -> Iterator[Box]:
-    with Box(next(NAMES), 1024) as other:
-        yield other
 
 
 def channel_of(gpu: nv.Gpu, engine: int = nv.NV2080_ENGINE_TYPE_NVDEC0, session: bool = False) -> nv.Channel:
@@ -155,7 +141,7 @@ def without_weight() -> Iterator[tuple[Box, Box]]:
     """Two containers, the first with all of the weight: the second runs under the native policy only."""
     put("max_inst", 2)
     try:
-        with Box(next(NAMES), 1024, weight=2) as first, Box(next(NAMES), 1024) as second:
+        with Box(fresh_id(), 1024, weight=2) as first, Box(fresh_id(), 1024) as second:
             yield first, second
     finally:
         put("policy", NATIVE)
@@ -227,7 +213,7 @@ def test_frames_in_a_row_stop_in_the_middle(without_weight):
 
 def test_a_container_that_decodes_has_work():
     """The words of a video engine's runlist count; without one the container's state is unknown."""
-    with nvsim_as("a100", fb_mib=15109), Box(next(NAMES), 1024) as box, box.client() as rm:
+    with nvsim_as("a100", fb_mib=15109), Box(fresh_id(), 1024) as box, box.client() as rm:
         gpu = rm.gpu()
         space = gpu.space()
         channel = space.group(nv.NV2080_ENGINE_TYPE_NVDEC0).channel()
@@ -254,7 +240,7 @@ def decoders_group(gpu: nv.Gpu) -> int:
 
 def test_its_context_is_charged_with_its_group():
     """As NVIDIA's driver takes it (tests/rm/test_video.py); the module remembers the least that it has measured."""
-    with nvsim_as("a100", fb_mib=15109), clean_box(next(NAMES), 1024) as box, box.client() as rm:
+    with nvsim_as("a100", fb_mib=15109), clean_box(1024) as box, box.client() as rm:
         gpu = rm.gpu()
         before = stat()["context_bytes"]
         used, card = box.used, fb_used()
@@ -269,7 +255,7 @@ def test_its_context_is_charged_with_its_group():
 
 
 def test_a_channel_without_a_group_is_charged_a_context():
-    with nvsim_as("a100", fb_mib=15109), clean_box(next(NAMES), 1024) as box, box.client() as rm:
+    with nvsim_as("a100", fb_mib=15109), clean_box(1024) as box, box.client() as rm:
         gpu = rm.gpu()
         assert decoders_group(gpu) == 0
         used = box.used
@@ -281,7 +267,7 @@ def test_a_channel_without_a_group_is_charged_a_context():
 
 
 def test_groups_over_the_memory_limit():
-    with nvsim_as("a100", fb_mib=15109), Box(next(NAMES), 3) as box, box.client() as rm:
+    with nvsim_as("a100", fb_mib=15109), Box(fresh_id(), 3) as box, box.client() as rm:
         gpu = rm.gpu()
         assert decoders_group(gpu) == 0
         assert decoders_group(gpu) == nv.NV_ERR_NO_MEMORY
@@ -295,7 +281,7 @@ def test_groups_over_the_memory_limit():
 def test_what_a_card_has(profile: str):
     """By the public driver's list of classes: a data-centre chip encodes nothing."""
     has = {"t4": {"nvdec", "nvenc"}, "a100": {"nvdec", "nvjpg", "ofa"}, "h100": {"nvdec", "nvjpg", "ofa"}}[profile]
-    with nvsim_as(profile), Box(next(NAMES), 1024) as box, box.client() as rm:
+    with nvsim_as(profile), Box(fresh_id(), 1024) as box, box.client() as rm:
         gpu = rm.gpu()
         for engine, kind in KINDS.items():
             if kind in has:
@@ -307,7 +293,7 @@ def test_what_a_card_has(profile: str):
 
 
 def test_a_card_without_them():
-    with nvsim_as("t4", video=0), Box(next(NAMES), 1024) as box, box.client() as rm:
+    with nvsim_as("t4", video=0), Box(fresh_id(), 1024) as box, box.client() as rm:
         gpu = rm.gpu()
         with pytest.raises(nv.RmError):
             channel_of(gpu)

@@ -7,12 +7,12 @@ import ctypes
 import mmap
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import nvclient as nv
 import pytest
+from slicebox import load_nvsim
 
 REPO = Path(__file__).resolve().parents[4]
 
@@ -34,20 +34,10 @@ VASPACE = {"535.261.03": 48, "550.163.01": 48, "555.58.02": 48, "580.105.08": 56
 POOL = {"535.261.03": 1184, "550.163.01": 9248, "555.58.02": 9248, "580.105.08": 9248}
 
 
-def load(*options: str) -> None:
-    """Another nvsim instead of the one that is loaded."""
-    end = time.monotonic() + 30
-    while subprocess.run(["rmmod", "nvsim"], capture_output=True).returncode and time.monotonic() < end:
-        time.sleep(0.1)
-    subprocess.run([REPO / "tests/nvsim/load", "--module", MODULE, *options], check=True)
-    while not Path("/dev/nvidia-uvm").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-@pytest.fixture(params=sorted(SIZES))
+@pytest.fixture(params=sorted(SIZES), scope="module")
 def release(request) -> Iterator[str]:
     """nvsim as that release, and as it was afterwards."""
-    load("--driver", request.param)
+    load_nvsim(version=request.param)
     yield request.param
     subprocess.run(["rmmod", "nvsim"], check=True)
     subprocess.run(["sh", Path(os.environ["CGPU_RUN"], "nvsim")], check=True)

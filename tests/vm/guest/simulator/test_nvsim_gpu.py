@@ -29,20 +29,6 @@ def parameter(name: str) -> int:
 
 
 @pytest.fixture
-def set_parameter():
-    """Sets a personality for the test."""
-    old = {}
-
-    def set_one(name: str, value: int) -> None:
-        old.setdefault(name, (PARAMETERS / name).read_text())
-        (PARAMETERS / name).write_text(str(value))
-
-    yield set_one
-    for name, value in old.items():
-        (PARAMETERS / name).write_text(value)
-
-
-@pytest.fixture
 def make():
     """Makes channels, each in a client, a space and a TSG of its own."""
     clients = []
@@ -141,11 +127,11 @@ def test_two_clients_share_round_robin(make):
     assert both == pytest.approx(2 * 60 * 20 * MS / SLICE, rel=0.15)
 
 
-def test_the_switch_costs_what_the_profile_says(make, set_parameter):
+def test_the_switch_costs_what_the_profile_says(make, personality):
     """The same kernels of two TSGs: the time beyond their own is spent in switches."""
     a, b = make(), make()
     disable(a, a, b)
-    set_parameter("disable_needs_restart", 1)  # so that both begin at once
+    personality(disable_needs_restart=1)  # so that both begin at once
     a.submit(kernel_ns=10 * MS, count=8)
     b.submit(kernel_ns=10 * MS, count=8)
     before = tsg(a)["switches"] + tsg(b)["switches"]
@@ -188,8 +174,8 @@ def test_timeslices_are_committed_by_restart(make):
     assert ran[0] / ran[1] == pytest.approx(3, abs=0.15)
 
 
-def test_timeslices_at_once_if_no_commit_is_required(make, set_parameter):
-    set_parameter("commit_required", 0)
+def test_timeslices_at_once_if_no_commit_is_required(make, personality):
+    personality(commit_required=0)
     a, b = make(), make()
     fill(a)
     fill(b)
@@ -198,8 +184,8 @@ def test_timeslices_at_once_if_no_commit_is_required(make, set_parameter):
     assert ran[0] / ran[1] == pytest.approx(4, abs=0.25)
 
 
-def test_ineffective_controls(make, set_parameter):
-    set_parameter("control_ineffective", 3)
+def test_ineffective_controls(make, personality):
+    personality(control_ineffective=3)
     a, b = make(), make()
     fill(a)
     fill(b)
@@ -234,8 +220,8 @@ def test_disable_of_unknown_channels(make):
     assert a.gpu.control(nv.NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, arg)[0] == nv.NV_ERR_INVALID_ARGUMENT
 
 
-def test_disable_that_needs_a_restart(make, set_parameter):
-    set_parameter("disable_needs_restart", 1)
+def test_disable_that_needs_a_restart(make, personality):
+    personality(disable_needs_restart=1)
     a, b = make(), make()
     fill(a)
     fill(b)
@@ -252,8 +238,8 @@ def test_schedule_off_is_ineffective(make):
     assert shares(0.1, channel)[0] > 50 * MS
 
 
-def test_restart_fails_as_often_as_asked(make, set_parameter):
-    set_parameter("err40_pct", 100)
+def test_restart_fails_as_often_as_asked(make, personality):
+    personality(err40_pct=100)
     channel = make()
     assert restart(channel) == nv.NV_ERR_INVALID_STATE
 
@@ -269,8 +255,8 @@ def test_preempt_ends_a_slice(make):
     assert tsg(b)["busy_ns"] > 0
 
 
-def test_without_preemption_kernels_run_to_their_end(make, set_parameter):
-    set_parameter("no_preempt", 1)
+def test_without_preemption_kernels_run_to_their_end(make, personality):
+    personality(no_preempt=1)
     a, b = make(), make()
     a.submit(kernel_ns=50 * MS, count=4)
     b.submit(kernel_ns=MS, count=2)
@@ -280,8 +266,8 @@ def test_without_preemption_kernels_run_to_their_end(make, set_parameter):
     assert a.gpu_time(1) - a.gpu_time(0) in (50 * MS, 51 * MS + 2 * cost, 52 * MS + 2 * cost)
 
 
-def test_a_stubborn_kernel_holds_the_engine(make, set_parameter):
-    set_parameter("stubborn_ms", 80)
+def test_a_stubborn_kernel_holds_the_engine(make, personality):
+    personality(stubborn_ms=80)
     a, b = make(), make()
     a.submit(kernel_ns=300 * MS, flags=nv.FLAG_STUBBORN)
     time.sleep(0.02)

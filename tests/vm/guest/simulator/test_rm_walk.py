@@ -30,7 +30,7 @@ DIFFERS = {
 
 @pytest.fixture(params=RELEASES)
 def release(request: pytest.FixtureRequest) -> Iterator[str]:
-    load_nvsim(os.environ["PROFILE"] or "t4", version=request.param)
+    load_nvsim(version=request.param)
     yield request.param
     subprocess.run(["rmmod", "nvsim"], check=True)
     subprocess.run(["sh", Path(os.environ["CGPU_RUN"], "nvsim")], check=True)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Loads nvsim with a profile's parameters.
 
-load [--profile t4] [--gpus 2] [--mem-mib 4096,8192] [--driver 550.163.01] [--param tail_pct=0]
+load.py [--profile t4] [--gpus 2] [--mem-mib 4096,8192] [--driver 550.163.01] [--param tail_pct=0]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +28,7 @@ def find_module() -> Path:
     for path in (HERE.parents[1] / "build/modules" / release / "nvsim.ko", HERE / "nvsim.ko"):
         if path.exists():
             return path
-    sys.exit(f"load: no nvsim.ko for {release}: build it, or name it with --module")
+    sys.exit(f"load.py: no nvsim.ko for {release}: build it, or name it with --module")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, object]:
@@ -43,7 +44,7 @@ def parameters(options: argparse.Namespace) -> dict[str, object]:
     for item in options.param:
         name, equals, value = item.partition("=")
         if not equals:
-            sys.exit(f"load: --param {item}: NAME=VALUE is wanted")
+            sys.exit(f"load.py: --param {item}: NAME=VALUE is wanted")
         values[name] = value
     return values
 
@@ -61,8 +62,8 @@ def word(name: str, value: object) -> str:
     return f'{name}="{text}"' if " " in text else f"{name}={text}"
 
 
-def main() -> int:
-    """Returns insmod's status."""
+def options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Of the command line, or these."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", choices=PROFILES, default="t4")
     parser.add_argument("--gpus", type=int)
@@ -71,13 +72,22 @@ def main() -> int:
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="any module parameter")
     parser.add_argument("--module", type=Path, help="nvsim.ko")
     parser.add_argument("--print", action="store_true", help="only print the command, for a shell")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def command(options: argparse.Namespace) -> list[str]:
+    """insmod, the module and its parameters."""
     module = options.module or find_module()
-    command = ["insmod", str(module), *(word(name, value) for name, value in parameters(options).items())]
-    if options.print:
-        print(shlex.join(command))
+    return ["insmod", str(module), *(word(name, value) for name, value in parameters(options).items())]
+
+
+def main() -> int:
+    """Returns insmod's status."""
+    wanted = options()
+    if wanted.print:
+        print(shlex.join(command(wanted)))
         return 0
-    return subprocess.run(command).returncode
+    return subprocess.run(command(wanted)).returncode
 
 
 if __name__ == "__main__":
