@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "flip_fault.h"
+#include "absent_page.h"
 #include "fuzz.h"
 
 #define QUIET_STEPS	400
@@ -137,7 +137,7 @@ int rewrite_main(void)
 
 	opt.forks = opt.disturb = false;
 	opt.threads = 1;
-	edge = fault_area(0, rewrite_word);
+	edge = fault_area(rewrite_word);
 	t = p.thread[0] = make_thread(&p, 0);
 	if (!edge || !t) {
 		perror("abifuzz: userfaultfd");

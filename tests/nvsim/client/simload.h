@@ -24,13 +24,12 @@ struct part {
 struct options {
 	unsigned int gpu, streams, processes, depth;
 	const char *dir;
-	uint32_t engine, op, flags;
-	uint64_t amount;	/* of one work: ns, or bytes for --copy-kib */
+	uint32_t flags;
 	double kernel_us;
-	uint64_t alloc_bytes, extra_bytes, extra_after_ns;
+	uint64_t alloc_bytes;
 	uint64_t run_ns, warmup_ns, interval_ns, poll_ns, busy_ns, idle_ns;
 	uint64_t works;		/* stop after so many per process, 0 = by time */
-	bool json, info, hold, then_hold, no_context, registered;
+	bool json, info, hold, no_context, registered;
 	struct part request[MAX_PARTS];	/* the kernels of a request, in order */
 	unsigned int parts, kernels;	/* 0: no requests, the queue is kept full */
 	double requests_per_s;
@@ -47,9 +46,7 @@ struct result {
 	uint64_t gpu_first_ns, gpu_last_ns;	/* GPU time of the first and last counted work */
 	uint64_t cpu_us;
 	int64_t clock_lo, clock_hi;	/* bounds of CPU time minus GPU time */
-	struct rm_error error;		/* the first, also of --alloc-extra-mib */
-	rm_status extra_status;
-	uint64_t extra_at_ns;
+	struct rm_error error;		/* the first */
 	struct rm_memory memory;	/* after the allocation */
 	uint64_t alloc_bytes;
 	uint32_t minor;
@@ -94,11 +91,10 @@ bool requests_reap(struct requests *r, uint64_t *arrival_ns);
 /* How long there is nothing to do, 0: a request is under way. */
 uint64_t requests_idle_ns(const struct requests *r, uint64_t now_ns);
 
-/* simload_report.c: @what is an option's name or NULL */
-void report_error(const char *what, const struct rm_error *e);
+/* simload_report.c */
+void report_error(const struct rm_error *e);
 void report_info(const struct options *opt, const struct result *r);
 void report_ready(const struct options *opt, const struct result *r);
-void report_extra(const struct options *opt, const struct result *r);
 void report_progress(const struct options *opt, struct shared *sh);
 void report_result(const struct options *opt, struct shared *sh);
 

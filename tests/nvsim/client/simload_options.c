@@ -28,7 +28,6 @@ static const char help[] =
 "Work\n"
 "  --kernel-us U       length of a kernel on the GPU alone (default 1000)\n"
 "  --depth D           kernels in flight per stream (default 32)\n"
-"  --copy-kib K        copies of K KiB on the copy engine instead of kernels\n"
 "  --pause-us U        after each kernel the GPU sees no work of the queue for so long, as from a\n"
 "                      client that waits for each kernel; it needs no processor for that\n"
 "  --stubborn          kernels that ignore preemption\n"
@@ -39,13 +38,11 @@ static const char help[] =
 "  --register          register the channels with nvidia-uvm, as CUDA does\n"
 "Memory (per process)\n"
 "  --alloc-mib M       allocate M MiB of GPU memory before the context; refused = exit code 3\n"
-"  --alloc-extra-mib M --after S   try M MiB more after S seconds, report, go on\n"
 "How long\n"
 "  --seconds T         run for T seconds, 0 = until SIGTERM (default 10; with --hold 0)\n"
 "  --warmup S          count only what completes after S seconds\n"
 "  --works N           stop when N works are complete in each process\n"
 "  --hold              context and memory, but no work\n"
-"  --then-hold         after the work keep context and memory until SIGTERM\n"
 "  --no-context        memory only: no channel is made (implies --hold)\n"
 "Output\n"
 "  --info              print total and free memory as seen here, and end\n"
@@ -58,10 +55,9 @@ static const char help[] =
 "the arrival to the completion of the last kernel, earlier requests included.\n"
 "Exit codes: 0 done, 1 a call failed, 2 usage, 3 --alloc-mib refused, 4 no such GPU, 5 channel fault.\n";
 
-enum { OPT_GPU = 256, OPT_DEV, OPT_PROCESSES, OPT_STREAMS, OPT_KERNEL_US, OPT_DEPTH, OPT_COPY_KIB,
+enum { OPT_GPU = 256, OPT_DEV, OPT_PROCESSES, OPT_STREAMS, OPT_KERNEL_US, OPT_DEPTH,
        OPT_PAUSE_US, OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_REQUEST_US, OPT_PER_S, OPT_SEED,
-       OPT_REGISTER, OPT_ALLOC_MIB, OPT_EXTRA_MIB, OPT_AFTER,
-       OPT_SECONDS, OPT_WARMUP, OPT_WORKS, OPT_HOLD, OPT_THEN_HOLD, OPT_NO_CONTEXT, OPT_INFO,
+       OPT_REGISTER, OPT_ALLOC_MIB, OPT_SECONDS, OPT_WARMUP, OPT_WORKS, OPT_HOLD, OPT_NO_CONTEXT, OPT_INFO,
        OPT_JSON, OPT_INTERVAL, OPT_POLL_US, OPT_HELP };
 
 static const struct option long_options[] = {
@@ -71,7 +67,6 @@ static const struct option long_options[] = {
 	{ "streams",		required_argument, NULL, OPT_STREAMS },
 	{ "kernel-us",		required_argument, NULL, OPT_KERNEL_US },
 	{ "depth",		required_argument, NULL, OPT_DEPTH },
-	{ "copy-kib",		required_argument, NULL, OPT_COPY_KIB },
 	{ "pause-us",		required_argument, NULL, OPT_PAUSE_US },
 	{ "stubborn",		no_argument,	   NULL, OPT_STUBBORN },
 	{ "busy-ms",		required_argument, NULL, OPT_BUSY_MS },
@@ -81,13 +76,10 @@ static const struct option long_options[] = {
 	{ "seed",		required_argument, NULL, OPT_SEED },
 	{ "register",		no_argument,	   NULL, OPT_REGISTER },
 	{ "alloc-mib",		required_argument, NULL, OPT_ALLOC_MIB },
-	{ "alloc-extra-mib",	required_argument, NULL, OPT_EXTRA_MIB },
-	{ "after",		required_argument, NULL, OPT_AFTER },
 	{ "seconds",		required_argument, NULL, OPT_SECONDS },
 	{ "warmup",		required_argument, NULL, OPT_WARMUP },
 	{ "works",		required_argument, NULL, OPT_WORKS },
 	{ "hold",		no_argument,	   NULL, OPT_HOLD },
-	{ "then-hold",		no_argument,	   NULL, OPT_THEN_HOLD },
 	{ "no-context",		no_argument,	   NULL, OPT_NO_CONTEXT },
 	{ "info",		no_argument,	   NULL, OPT_INFO },
 	{ "json",		no_argument,	   NULL, OPT_JSON },
@@ -97,22 +89,9 @@ static const struct option long_options[] = {
 	{ 0 },
 };
 
-static void set_work(struct options *opt, double copy_kib)
-{
-	if (copy_kib) {
-		opt->engine = NV2080_ENGINE_TYPE_COPY0;
-		opt->op = OP_COPY;
-		opt->amount = copy_kib * 1024;
-	} else {
-		opt->engine = NV2080_ENGINE_TYPE_GRAPHICS;
-		opt->op = OP_KERNEL;
-		opt->amount = opt->kernel_us * 1000;
-	}
-}
-
 void options_parse(struct options *opt, int argc, char **argv)
 {
-	double seconds = -1, copy_kib = 0;
+	double seconds = -1;
 	int c;
 
 	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 32, .kernel_us = 1000, .seed = 1 };
@@ -124,7 +103,6 @@ void options_parse(struct options *opt, int argc, char **argv)
 		case OPT_STREAMS:	opt->streams = option_number("--streams", 1, MAX_STREAMS); break;
 		case OPT_KERNEL_US:	opt->kernel_us = option_number("--kernel-us", 0.001, 1e9); break;
 		case OPT_DEPTH:		opt->depth = option_number("--depth", 1, 4095); break;
-		case OPT_COPY_KIB:	copy_kib = option_number("--copy-kib", 1, 1e9); break;
 		case OPT_PAUSE_US:	opt->flags |= (uint32_t)option_number("--pause-us", 1, 1e7) << FLAG_PAUSE_SHIFT; break;
 		case OPT_STUBBORN:	opt->flags |= FLAG_STUBBORN; break;
 		case OPT_BUSY_MS:	opt->busy_ns = option_number("--busy-ms", 0.001, 1e9) * 1e6; break;
@@ -134,13 +112,10 @@ void options_parse(struct options *opt, int argc, char **argv)
 		case OPT_SEED:		opt->seed = option_number("--seed", 0, 1e9); break;
 		case OPT_REGISTER:	opt->registered = true; break;
 		case OPT_ALLOC_MIB:	opt->alloc_bytes = option_number("--alloc-mib", 0, 1e8) * MIB; break;
-		case OPT_EXTRA_MIB:	opt->extra_bytes = option_number("--alloc-extra-mib", 0, 1e8) * MIB; break;
-		case OPT_AFTER:		opt->extra_after_ns = option_number("--after", 0, 1e6) * 1e9; break;
 		case OPT_SECONDS:	seconds = option_number("--seconds", 0, 1e6); break;
 		case OPT_WARMUP:	opt->warmup_ns = option_number("--warmup", 0, 1e6) * 1e9; break;
 		case OPT_WORKS:		opt->works = option_number("--works", 1, 1e15); break;
 		case OPT_HOLD:		opt->hold = true; break;
-		case OPT_THEN_HOLD:	opt->then_hold = true; break;
 		case OPT_NO_CONTEXT:	opt->no_context = opt->hold = true; break;
 		case OPT_INFO:		opt->info = true; break;
 		case OPT_JSON:		opt->json = true; break;
@@ -154,8 +129,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 		option_bad("unexpected argument", argv[optind]);
 	if (!opt->parts != !opt->requests_per_s)
 		option_bad("go together", "--request-us and --requests-per-s");
-	if (opt->parts && (opt->streams > 1 || copy_kib || opt->busy_ns || opt->works))
+	if (opt->parts && (opt->streams > 1 || opt->busy_ns || opt->works))
 		option_bad("requests have one stream of kernels, and no other arrivals or end", "--request-us");
 	opt->run_ns = option_run_ns(seconds, opt->hold || opt->works, opt->warmup_ns, opt->busy_ns, opt->idle_ns);
-	set_work(opt, copy_kib);
 }

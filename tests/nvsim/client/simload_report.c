@@ -12,10 +12,9 @@ static double mib(uint64_t bytes)
 }
 
 /* "simload: RM_ALLOC(0x40): NV_ERR_NO_MEMORY (0x51)" on stderr. */
-void report_error(const char *what, const struct rm_error *e)
+void report_error(const struct rm_error *e)
 {
-	fprintf(stderr, "simload: %s%s%s: %s", what ? what : "", what ? ": " : "", e->call,
-		rm_strerror(e->status));
+	fprintf(stderr, "simload: %s: %s", e->call, rm_strerror(e->status));
 	if (e->status > 0)
 		fprintf(stderr, " (0x%llx)", (long long)e->status);
 	fputc('\n', stderr);
@@ -56,7 +55,7 @@ void report_info(const struct options *opt, const struct result *r)
 
 void report_ready(const struct options *opt, const struct result *r)
 {
-	if (!opt->interval_ns && !opt->hold && !opt->then_hold)
+	if (!opt->interval_ns && !opt->hold)
 		return;
 	if (opt->json) {
 		printf("{\"event\":\"ready\",\"pid\":%d,\"monotonic\":%.6f,\"alloc_bytes\":%llu,",
@@ -68,22 +67,6 @@ void report_ready(const struct options *opt, const struct result *r)
 		       r->name, mib(r->alloc_bytes));
 	}
 	fflush(stdout);
-}
-
-void report_extra(const struct options *opt, const struct result *r)
-{
-	const char *text = rm_strerror(r->extra_status);
-
-	if (opt->json && opt->interval_ns)
-		printf("{\"event\":\"extra\",\"pid\":%d,\"monotonic\":%.6f,\"bytes\":%llu,\"status\":%lld}\n",
-		       (int)r->pid, r->extra_at_ns / 1e9, (unsigned long long)opt->extra_bytes,
-		       (long long)r->extra_status);
-	else if (!opt->json)
-		printf("extra allocation of %.0f MiB: %s (0x%llx)\n", mib(opt->extra_bytes), text,
-		       (unsigned long long)r->extra_status);
-	fflush(stdout);
-	if (r->extra_status)
-		report_error("--alloc-extra-mib", &r->error);
 }
 
 static uint64_t all_works(const struct options *opt, const struct shared *sh)
@@ -223,13 +206,7 @@ static void print_json(const struct options *opt, const struct shared *sh, const
 		printf("%s{\"pid\":%d,\"works\":%llu,\"exit\":%d}", i ? "," : "",
 		       (int)sh->result[i].pid, (unsigned long long)sh->result[i].works,
 		       sh->result[i].exit_code);
-	printf("],\"extra\":");
-	if (sh->result[0].extra_at_ns)
-		printf("{\"bytes\":%llu,\"status\":%lld}", (unsigned long long)opt->extra_bytes,
-		       (long long)sh->result[0].extra_status);
-	else
-		printf("null");
-	printf(",\"first_error\":");
+	printf("],\"first_error\":");
 	print_error(t->error);
 	printf(",\"simulated\":true}\n");
 }

@@ -18,12 +18,12 @@ struct worker {
 	struct rm rm;
 	struct rm_gpu gpu;
 	struct rm_space space;
-	struct rm_buffer memory, extra;
+	struct rm_buffer memory;
 	struct rm_group group;
 	struct rm_channel channel[MAX_STREAMS];
 	uint64_t sent_ns[MAX_STREAMS][8192];	/* when each slot's work was queued */
 	uint64_t queued, done;
-	bool counting, extra_tried;
+	bool counting;
 	uint64_t random;
 	struct requests requests;
 };
@@ -59,7 +59,7 @@ static int make_context(struct worker *w)
 {
 	rm_status st;
 
-	st = rm_group_create(&w->group, &w->space, w->opt->engine);
+	st = rm_group_create(&w->group, &w->space, NV2080_ENGINE_TYPE_GRAPHICS);
 	for (unsigned int i = 0; !st && i < w->opt->streams; i++) {
 		st = rm_channel_create(&w->channel[i], &w->group, w->opt->depth);
 		if (!st && w->opt->registered)
@@ -156,7 +156,7 @@ static void refill(struct worker *w)
 		while (ch->queued - ch->done < opt->depth &&
 		       (!opt->works || w->queued < opt->works)) {
 			w->sent_ns[i][ch->queued % ch->entries] = sent;
-			rm_channel_queue(ch, opt->op, opt->flags, opt->amount);
+			rm_channel_queue(ch, OP_KERNEL, opt->flags, opt->kernel_us * 1000);
 			w->queued++;
 		}
 		if (ch->queued != before)
@@ -208,19 +208,6 @@ static uint64_t poll_time(const struct options *opt)
 
 /* ---- running ---- */
 
-static void try_extra(struct worker *w, uint64_t since_start)
-{
-	const struct options *opt = w->opt;
-
-	if (!opt->extra_bytes || w->extra_tried || since_start < opt->extra_after_ns)
-		return;
-	w->extra_tried = true;
-	w->res->extra_status = rm_buffer_create(&w->extra, &w->space, opt->extra_bytes, RM_BUF_GPU);
-	w->res->extra_at_ns = now_ns();
-	w->res->error = w->rm.error;
-	report_extra(opt, w->res);
-}
-
 static int work(struct worker *w, void (*tick)(const struct options *, struct shared *))
 {
 	const struct options *opt = w->opt;
@@ -241,7 +228,6 @@ static int work(struct worker *w, void (*tick)(const struct options *, struct sh
 			if (rm_group_fault(&w->group))
 				break;
 		}
-		try_extra(w, t - start);
 		if (tick)
 			tick(opt, w->sh);
 		nap(nap_time(w, poll));
@@ -265,8 +251,6 @@ static void tear_down(struct worker *w)
 			rm_channel_destroy(&w->channel[i]);
 	if (w->group.space)
 		rm_group_destroy(&w->group);
-	if (w->extra.handle)
-		rm_buffer_destroy(&w->extra);
 	if (w->memory.handle)
 		rm_buffer_destroy(&w->memory);
 	if (w->space.gpu)
@@ -310,7 +294,7 @@ int worker_run(const struct options *opt, struct shared *sh, unsigned int index,
 	r->error = w.rm.error;
 	r->ready = !r->exit_code;
 	if (r->exit_code && r->error.call[0])
-		report_error(NULL, &r->error);
+		report_error(&r->error);
 	if (!opt->info)
 		meet(&w);
 	if (r->ready && !opt->info) {
@@ -323,8 +307,6 @@ int worker_run(const struct options *opt, struct shared *sh, unsigned int index,
 	r->ended = true;
 	if (tick)
 		report_result(opt, sh);
-	while (!opt->info && r->ready && opt->then_hold && !stopping(&w))
-		nap(HOLD_NS);
 	tear_down(&w);
 	return r->exit_code;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "flip_fault.h"
+#include "absent_page.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static void *serve(void *unused)
 	return unused;
 }
 
-void *fault_area(size_t before, void (*on_fault)(void))
+void *fault_area(void (*on_fault)(void))
 {
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
@@ -57,7 +57,7 @@ void *fault_area(size_t before, void (*on_fault)(void))
 		return NULL;
 	notify = on_fault;
 	errno = pthread_create(&thread, NULL, serve, NULL);
-	return errno ? NULL : absent - before;
+	return errno ? NULL : absent;
 }
 
 void fault_arm(const void *tail, size_t size)

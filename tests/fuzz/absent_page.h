@@ -6,17 +6,16 @@
  * the missing page; we change a field that was just read, and let it go on.
  * Every later read sees the changed field.
  */
-#ifndef FLIP_FAULT_H
-#define FLIP_FAULT_H
+#ifndef ABSENT_PAGE_H
+#define ABSENT_PAGE_H
 
 #include <stddef.h>
 
 /*
- * Returns an address. Byte number @before from there is the first of the absent page.
- * @on_fault runs in a thread of its own, each time the page is missed.
- * NULL and errno if userfaultfd is not available.
+ * Returns the address of the absent page; the 64 KiB before it are there. @on_fault runs in a
+ * thread of its own, each time the page is missed. NULL and errno if userfaultfd is not available.
  */
-void *fault_area(size_t before, void (*on_fault)(void));
+void *fault_area(void (*on_fault)(void));
 
 /* Take the page away; its next content is @size bytes at @tail. */
 void fault_arm(const void *tail, size_t size);
