@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakelink import FakeLink
 from fakes import Node, eventually
 from structlog.testing import capture_logs
 
 from cgpu_common import log
+from cgpu_common.errors import Resync
 from cgpu_common.events import LogThrottle, Seen, describe
 from cgpu_common.kernel_abi import A, Cmd, Event, G, S
 from cgpu_common.model import MIB, Container, KernelEvent, KernelGpu, Slot
@@ -220,6 +222,30 @@ async def test_the_daemon_keeps_what_a_change_changed(node: Node) -> None:
     (line,) = [line for line in lines if line.get("kind") == "changed"]
     assert line["event"].endswith("GPU 0 weight 1 -> 2")
     assert row["fields"]["changes"] == [{"gpu": 0, "name": "weight", "old": 1, "new": 2}]
+
+
+async def test_what_changed_while_events_were_lost_is_no_part_of_the_next_change(node: Node) -> None:
+    class Lossy(FakeLink):
+        async def events(self, joined: Any = None) -> Any:
+            async for event in super().events(joined):
+                if event.kind == Event.POLICY:
+                    raise Resync("lost")
+                yield event
+
+    node.link = Lossy()
+    async with node.running() as daemon:
+        await eventually(lambda: node.link.listeners, "listening")
+        await node.prepare("a" * 64)
+        made = node.link.containers["a" * 64]
+        await node.link.set("a" * 64, made.cookie, {0: {S.WEIGHT: 2}})
+        await eventually(lambda: daemon.kernel_events["changed"] == 1, "the first change")
+        node.link.containers["a" * 64] = replace(made, slots=(replace(made.slots[0], weight=5),))
+        node.link.emit(Event.POLICY)
+        await eventually(lambda: daemon.kernel_events["resync"] and node.link.listeners, "listening again")
+        await node.link.set("a" * 64, made.cookie, {0: {S.WEIGHT: 6}})
+        await eventually(lambda: daemon.kernel_events["changed"] == 2, "the next change")
+        row = daemon.queries.events(0)["events"][-1]
+    assert row["fields"]["changes"] == [{"gpu": 0, "name": "weight", "old": 5, "new": 6}]
 
 
 async def test_the_log_tells_it(node: Node) -> None:
