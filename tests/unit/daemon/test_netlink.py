@@ -213,6 +213,7 @@ class Reloaded:
     """A kernel whose module was loaded again: the family has another number from the second look on."""
 
     families: tuple[int, ...] = (33, 34)
+    code = errno.ENOENT  # of a request to the first one
 
     def __init__(self) -> None:
         made.append(self)
@@ -222,7 +223,7 @@ class Reloaded:
     async def nlm_request(self, _msg: object, msg_type: int, msg_flags: int) -> AsyncIterator[object]:
         self.asked.append(msg_type)
         if msg_type == 33:
-            raise NetlinkError(errno.ENOENT)
+            raise NetlinkError(self.code)
         return replies()
 
     def close(self) -> None:
@@ -258,6 +259,16 @@ async def test_what_is_not_there_is_refused_once(reloaded: list[Reloaded], monke
     with pytest.raises(KernelRefused, match="No such file"):
         await netlink.NetlinkLink().list()
     assert [one.asked for one in reloaded] == [[33], []]
+
+
+async def test_what_is_not_there_is_destroyed_and_nothing_else(
+    reloaded: list[Reloaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reloaded, "families", (33,))
+    assert not await netlink.NetlinkLink().destroy("a", 1)
+    monkeypatch.setattr(Reloaded, "code", errno.EBUSY)
+    with pytest.raises(KernelRefused, match="busy"):
+        await netlink.NetlinkLink().destroy("a", 1)
 
 
 def test_each_loop_has_its_socket(reloaded: list[Reloaded], monkeypatch: pytest.MonkeyPatch) -> None:
