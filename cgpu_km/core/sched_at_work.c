@@ -12,6 +12,11 @@
 #define READINGS_LEAST	16u
 #define ONE_MORE	(3 * ONE / 8)	/* of a second TSG, in the mean, and two are taken to work */
 #define STAYS_NS	400000000ull	/* a larger number: each change can be calls */
+#define LEFT_POINTS	48u	/* for a TSG whose work was over; one less for each reading in which none was */
+#define LEFT_MAX	204u
+#define MISSED		4u	/* about so many such ends for one that a single reading found */
+#define PIECES		8	/* about so many make the mean */
+#define PIECE_MAX_US	1000000u
 #define ALONE_NS	400000000ull	/* beside high priority that always works, all readings count after so long */
 
 /**
@@ -70,6 +75,46 @@ static bool note(struct cgpu_sched_entity *s, u32 tsgs, u64 now_ns)
 	return now != was;
 }
 
+/* Alone it has the GPU from one end of a piece to the next one. */
+static void note_piece(struct cgpu_sched_entity *s, bool alone, u64 now_ns)
+{
+	u64 us = (now_ns - s->tsg_left_ns) / 1000;
+
+	if (alone && s->tsg_left_ns) {
+		us = s->short_dips ? us / MISSED : us;
+		us = us < PIECE_MAX_US ? us : PIECE_MAX_US;
+		s->piece_us = s->piece_us ? (u32)((s64)s->piece_us + ((s64)us - (s64)s->piece_us) / PIECES) : (u32)us;
+		s->piece_us = s->piece_us ? s->piece_us : 1;
+	}
+	s->tsg_left_ns = alone ? now_ns : 0;
+}
+
+/* Each TSG leaves the GPU when its work is over. Of several at work the slot shows no gap then. */
+static void note_left(struct cgpu_sched_entity *s, u32 tsgs, bool alone, u64 now_ns)
+{
+	if (!alone)
+		s->tsg_left_ns = 0;
+	if (tsgs < s->at_work_last) {
+		s->tsgs_leave += s->tsgs_leave < LEFT_MAX ? LEFT_POINTS : 0;
+		note_piece(s, alone, now_ns);
+	} else {
+		s->tsgs_leave -= s->tsgs_leave > 0;
+	}
+	if (tsgs > s->at_work_last)
+		s->short_dips = s->fell;
+	s->fell = tsgs < s->at_work_last;
+	s->at_work_last = (u8)tsgs;
+}
+
+/**
+ * cgpu_at_work_leaves() - does the work of single TSGs of a slot end often while others of it go on
+ * @s: the slot
+ */
+bool cgpu_at_work_leaves(const struct cgpu_sched_entity *s)
+{
+	return s->tsgs_leave >= 2 * LEFT_POINTS;
+}
+
 /**
  * cgpu_at_work_note() - a reading found TSGs with work
  * @t: the scheduler, with the run state of that reading
@@ -81,12 +126,14 @@ static bool note(struct cgpu_sched_entity *s, u32 tsgs, u64 now_ns)
 bool cgpu_at_work_note(struct cgpu_sched *t, const u8 tsgs[CGPU_SLOTS], u64 now_ns)
 {
 	bool changed = false;
-	u32 mask;
+	u32 mask = t->inflight ? 0 : t->busy_mask & t->run_mask, busy = mask;
 
 	/* A slot that is frozen shows nothing. */
-	for (mask = t->inflight ? 0 : t->busy_mask & t->run_mask; mask; mask &= mask - 1) {
+	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
+		if (tsgs[i])
+			note_left(&t->slot[i], tsgs[i], !(busy & ~(1u << i)), now_ns);
 		if (tsgs[i] && counts(t, &t->slot[i], now_ns) && note(&t->slot[i], tsgs[i], now_ns))
 			changed = true;
 	}
@@ -102,4 +149,8 @@ void cgpu_at_work_forget(struct cgpu_sched_entity *s)
 	s->at_work = 0;
 	s->at_work_readings = 0;
 	s->at_work_mean = 0;
+	s->at_work_last = 0;
+	s->tsgs_leave = 0;
+	s->piece_us = 0;
+	s->tsg_left_ns = 0;
 }

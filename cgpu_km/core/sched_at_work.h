@@ -17,4 +17,7 @@ bool cgpu_at_work_note(struct cgpu_sched *t, const u8 tsgs[CGPU_SLOTS], u64 now_
 
 void cgpu_at_work_forget(struct cgpu_sched_entity *s);
 
+/* Does the work of single TSGs of a slot end often while others of it go on? */
+bool cgpu_at_work_leaves(const struct cgpu_sched_entity *s);
+
 #endif

@@ -11,6 +11,7 @@
 #include "sched_ceiling.h"
 
 #include "policy.h"
+#include "sched_at_work.h"
 #include "sched_hwshare.h"
 #include "sched_on.h"
 
@@ -76,6 +77,35 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
 }
 
+/* Of a round of the hardware one TSG has its timeslice, or the rest of its work if that is less. */
+static u64 round_us(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u32 us = cgpu_hw_timeslice_us(t, s);
+
+	if (cgpu_at_work_leaves(s) && s->piece_us && s->piece_us < us)
+		us = s->piece_us;
+	return (u64)cgpu_at_work(t, slot) * us;
+}
+
+static bool has_pieces(const struct cgpu_sched *t, u32 mask)
+{
+	for (; mask; mask &= mask - 1)
+		if (cgpu_at_work_leaves(&t->slot[__builtin_ctz(mask)]) && t->slot[__builtin_ctz(mask)].piece_us)
+			return true;
+	return false;
+}
+
+/* Of several TSGs it is known how long their work is. */
+static s64 part_of_round_ns(const struct cgpu_sched *t, u32 slot, u32 ran, u64 len_ns)
+{
+	u64 mine = cgpu_at_work(t, slot) * (u64)cgpu_hw_timeslice_us(t, &t->slot[slot]), all = mine;
+
+	for (ran &= ~(1u << slot); ran; ran &= ran - 1)
+		all += round_us(t, __builtin_ctz(ran));
+	return (s64)(len_ns * mine / all);
+}
+
 /* The part of @slot of a time that is divided among @ran. Of pieces shorter than the timeslices each
  * has its length, whatever its timeslice: it is charged an equal part at least.
  */
@@ -87,6 +117,8 @@ static s64 part_ns(const struct cgpu_sched *t, u32 slot, u32 ran, u64 len_ns)
 		return (s64)len_ns;
 	if (!(ran >> slot & 1))
 		return 0;
+	if (has_pieces(t, ran & ~(1u << slot)))
+		return part_of_round_ns(t, slot, ran, len_ns);
 	share_ns = cgpu_hw_share(t, cgpu_hw_weight(t, ran, true), slot, true, len_ns);
 	equal_ns = len_ns / cgpu_count(ran);
 	return (s64)(share_ns < equal_ns ? equal_ns : share_ns);

@@ -31,7 +31,8 @@ static u32 running(const struct cgpu_sched *t)
 static bool flickers(const struct cgpu_sched *t, u32 mask)
 {
 	for (; mask; mask &= mask - 1)
-		if (t->slot[__builtin_ctz(mask)].flicker >= FLICKER)
+		if (t->slot[__builtin_ctz(mask)].flicker >= FLICKER ||
+		    cgpu_at_work_leaves(&t->slot[__builtin_ctz(mask)]))
 			return true;
 	return false;
 }
@@ -51,7 +52,7 @@ u32 cgpu_on_without_tiny(const struct cgpu_sched *t, u32 busy)
 	u32 out = busy, mask;
 
 	for (mask = busy; mask; mask &= mask - 1)
-		if (flickers(t, mask & -mask) || t->slot[__builtin_ctz(mask)].left_unseen)
+		if (t->slot[__builtin_ctz(mask)].flicker >= FLICKER || t->slot[__builtin_ctz(mask)].left_unseen)
 			out &= ~(mask & -mask);
 	return out ? out : busy;
 }

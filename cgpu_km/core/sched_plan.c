@@ -196,6 +196,9 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 	run |= v->high & ~v->opened;
 	if (!throttled)
 		return run;
+	/* They sleep, or their ceilings keep them from it. */
+	if (!(v->low & v->opened & ~(t->capped_mask | (t->asleep_mask & t->run_mask))))
+		return run | v->low;
 	low = v->low;
 	if (v->policy->slices)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);

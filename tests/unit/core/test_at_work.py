@@ -129,6 +129,17 @@ def test_a_quota_that_is_used_up_leaves_the_pauses_of_others(policy, low, frozen
     assert {runs for runs, _ in seen(sim, 0)} == frozen
 
 
+@pytest.mark.parametrize("policy", KNOWN)
+def test_a_quota_that_is_used_up_freezes_for_none_that_sleep(policy):
+    """High priority with gaps of 0.1 ms was frozen in the pauses of the training too."""
+    sim = beside(policy, Closed(100, 100).works_in(1), Closed(8000, 4500).works_in(1), (1, 1)).run(2500)
+    frozen = 0
+    for _ in range(1000):
+        sim.run(1)
+        frozen += sim.turn.t.asleep_mask >> 1 & ~sim.turn.t.run_mask & 1
+    assert frozen < 20
+
+
 @pytest.mark.parametrize(("tsgs", "timeslice_us", "theirs_us"), [(1, 90, 810), (2, 410, 820), (4, 410, 1640)])
 def test_a_gap_is_a_round_of_each_tsg_at_least(tsgs, timeslice_us, theirs_us):
     """And a switch before each. Of two at work, of whose timeslices only one counted, each second had 13 to 26 % at

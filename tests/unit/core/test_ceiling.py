@@ -49,6 +49,37 @@ def over_seconds(sim, seconds=4, step_ms=50):
     return out
 
 
+def test_high_priority_is_not_frozen_for_others_that_their_ceilings_pause():
+    """Its quota was used up, and theirs too: no container had the GPU for seconds."""
+    sim = gpu((1, 10, busy()), (1, 10, busy()), (1, 0, (Closed(50, 50),))).run(1000)
+    sim.turn.t.prio_budget_ns = -150 * MS
+    *others, (least, _) = over_seconds(sim, seconds=2)
+    assert least > 33, "of 50"
+    assert all(8 < least and most < 11.5 for least, most in others)
+
+
+@pytest.mark.parametrize(("pauses", "leaves"), [(2, True), (60, False)])
+def test_a_ceiling_is_charged_by_the_work_of_each_tsg_beside_several(pauses, leaves):
+    """High priority of two TSGs shows work all the time, though each leaves the GPU after a short piece. By timeslices a
+    container beside it had 19 % under a ceiling of 10."""
+    turn = Turn(BURST, slice_ms=6, max_inst=100, switch_us=70)
+    high, low = turn.add(1, highprio=1, channels=2), turn.add(1, channels=1)
+    turn.set("ceiling", low, 10)
+    t, counts = turn.t, ffi.new("u8[25]")
+    t.run_mask = t.known_mask = t.busy_mask = 1 << high
+    counts[high] = 2
+    for number in range(400):
+        counts[high] = 1 if number % pauses == 0 else 2
+        turn.now += MS // 10
+        lib.cgpu_at_work_note(t, counts, turn.now)
+    t.run_mask = t.known_mask = t.busy_mask = t.on_mask = 1 << high | 1 << low
+    t.slot[high].timeslice_us, t.slot[low].timeslice_us = 4000, 2000
+    assert lib.cgpu_at_work_leaves(t.slot + high) == leaves
+    before = t.slot[low].ceiling_budget_ns
+    lib.cgpu_ceiling_charge_before(t, t.busy_mask, t.busy_mask, False, 2 * MS)
+    assert (before - t.slot[low].ceiling_budget_ns) / MS == pytest.approx(0.95 if leaves else 0.5, abs=0.04)
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("ceiling", [1, 2, 5, 10, 30, 50, 60, 75, 90, 99])
 def test_one_that_is_alone_has_its_ceiling_in_each_second(ceiling, known):
