@@ -421,7 +421,7 @@ def record(outcomes: list[Outcome]) -> None:
         "structs": [f"{tag} {digest(tag)}" for tag in sorted(compared_structs(outcomes))],
         "tags": rows,
     }
-    OUTCOME.write_text(jsontext.text(text) + "\n")
+    OUTCOME.write_text(jsontext.text(text))
 
 
 def compared_structs(outcomes: list[Outcome]) -> set[str]:
@@ -437,7 +437,7 @@ def record_all(outcomes: list[Outcome]) -> None:
         "releases": len(outcomes),
         "differences": {out.tag: out.differences for out in outcomes if out.differences},
     }
-    RELEASES.write_text(jsontext.text(text) + "\n")
+    RELEASES.write_text(jsontext.text(text))
 
 
 def main() -> int:

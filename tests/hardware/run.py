@@ -44,7 +44,7 @@ def slug(number: int, one: ask.Question) -> str:
 
 
 def write(path: Path, result: dict) -> None:
-    path.write_text(jsontext.text(result) + "\n")
+    path.write_text(jsontext.text(result))
 
 
 def run(chosen: list[ask.Question], context: ask.Context, budget: ask.Budget, out: Path) -> list[dict]:
