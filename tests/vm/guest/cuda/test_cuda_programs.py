@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.cuda_nvcc
 
 PROGRAMS = sorted(path.stem for path in (d.REPO / "tests/cuda").glob("*.cu"))
-ARGUMENTS = {"managed": ("denied",), "managedVariable": ("denied",)}
+ARGUMENTS = {"managedVariable": ("denied",)}
 
 
 @pytest.fixture(scope="module")
