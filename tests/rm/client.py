@@ -185,6 +185,18 @@ class Gpu:
         values = {"owner": self.rm.handle, "size": size} | fields
         return self.rm.alloc(cls, self.device, nv.MemoryParams(**values))
 
+    def must_have(self, size: int, cls: int = nv.NV01_MEMORY_LOCAL_USER, **fields) -> int:
+        """Such memory: its handle."""
+        status, handle = self.memory(size, cls, **fields)
+        check(f"RM_ALLOC({cls:#x})", status)
+        return handle
+
+    def space(self) -> int:
+        """A GPU address space of RM's own."""
+        status, handle = self.rm.alloc(nv.FERMI_VASPACE_A, self.device, nv.VaspaceParams())
+        check("RM_ALLOC(0x90f1)", status)
+        return handle
+
     def surface(self, size: int, **fields) -> Surface:
         """Video memory with its physical size; 0 where there is none."""
         status, handle = self.memory(size, **fields)
@@ -219,17 +231,14 @@ class Context:
         rm = self.rm
         self.classes = ARCHS[chip or rm.rm.chips[gpu.index]]
         self.put = 0
-        status, self.space = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
-        check("RM_ALLOC(0x90f1)", status)
-        status, self.system = gpu.memory(
+        self.space = gpu.space()
+        self.system = gpu.must_have(
             self.SYSTEM_BYTES, nv.NV01_MEMORY_SYSTEM, attr=nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS
         )
-        check("RM_ALLOC(0x3e)", status)
         self.va = self.map(self.system, self.SYSTEM_BYTES)
         status, self.system_fd, _ = rm.map_memory(gpu.device, self.system, self.SYSTEM_BYTES)
         check("RM_MAP_MEMORY of system memory", status)
-        status, self.userd = gpu.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
-        check("RM_ALLOC(0x40) for USERD", status)
+        self.userd = gpu.must_have(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
         status, self.userd_fd, _ = rm.map_memory(gpu.device, self.userd, 4096, gpu.index)
         check("RM_MAP_MEMORY of USERD", status)
         self.before_group = gpu.heap_free()

@@ -45,8 +45,7 @@ def test_work_runs_in_the_memory_that_rm_mapped(machine):
     gpu = client.gpu()
     context = gpu.context(COPY2)
     assert context.schedule() == 0
-    status, memory = gpu.memory(1 << 20)
-    assert status == 0
+    memory = gpu.must_have(1 << 20)
     context.fill(context.map(memory, 1 << 20), 0xC0FFEE, 1024, done=1)
     assert context.semaphore() == 1
     status, fd, _ = client.map_memory(gpu.device, memory, 1 << 20, card=0)

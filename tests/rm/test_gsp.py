@@ -70,8 +70,7 @@ def test_a_disabled_channel_runs_again(machine):
     gpu = client.gpu()
     context = gpu.context(COPY2)
     assert context.schedule() == 0
-    status, memory = gpu.memory(1 << 20)
-    assert status == 0
+    memory = gpu.must_have(1 << 20)
     va = context.map(memory, 1 << 20)
     one = (client.handle, context.channel)
     assert (

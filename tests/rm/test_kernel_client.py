@@ -87,8 +87,7 @@ def test_freeze_from_the_modules_own_subdevice(machine, module):
     gpu = tenant.gpu()
     context = gpu.context(COPY2)
     assert context.schedule() == 0
-    status, memory = gpu.memory(1 << 20)
-    assert status == 0
+    memory = gpu.must_have(1 << 20)
     va = context.map(memory, 1 << 20)
 
     def disable(on):

@@ -121,8 +121,7 @@ def test_memory_is_freed_under_its_mappings(machine):
     gpu = client.gpu()
     context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
     free = gpu.heap_free()
-    status, memory = gpu.memory(MIB)
-    assert status == 0
+    memory = gpu.must_have(MIB)
     status, fd, address = client.map_memory(gpu.device, memory, MIB, card=0)
     assert status == 0
     machine.rm.write(fd, 0, b"before")
@@ -136,8 +135,7 @@ def test_a_mapping_goes_with_the_subdevice_that_made_it(machine):
     """And its memory lives on. The module lets RM map by the memory's own device (rm_map.c)."""
     client = machine.client()
     gpu = client.gpu()
-    status, memory = gpu.memory(MIB)
-    assert status == 0
+    memory = gpu.must_have(MIB)
     status, _, address = client.map_memory(gpu.subdevice, memory, MIB, card=0)
     assert status == 0
     assert client.free(gpu.subdevice, gpu.device) == 0
@@ -158,8 +156,7 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     assert gpu.free(context.userd) == 0
     assert gpu.heap_free() - free == 64 << 10
     for _ in range(16):
-        status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
-        assert status == 0
+        page = theirs.must_have(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
         _, context.userd_fd, at = other.map_memory(theirs.device, page, 4096, 0)
         if at == place:
             break
@@ -175,8 +172,7 @@ def test_userd_is_where_its_offset_points(some_machine):
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
     context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2, with_object=False)
-    status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
-    assert status == 0
+    page = theirs.must_have(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
     _, context.userd_fd, _ = other.map_memory(theirs.device, page, 4096, 0)
     for n in range(1, 33):
         assert mine.free(context.channel, context.tsg) == 0
@@ -200,8 +196,7 @@ def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
     context = gpu.context(nv.NV2080_ENGINE_TYPE_COPY0 + 2)
-    status, notifier = gpu.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
-    assert status == 0
+    notifier = gpu.must_have(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
     _, _, place = mine.map_memory(gpu.device, notifier, 4096, 0)
     params = context.channel_params()
     params.error_object = notifier
@@ -210,8 +205,7 @@ def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
     assert gpu.free(notifier) == 0, "and the channel stays"
     assert mine.control(channel, nv.NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, 4)[0] == 0
     for _ in range(16):
-        status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
-        assert status == 0
+        page = theirs.must_have(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
         _, at_page, at = other.map_memory(theirs.device, page, 4096, 0)
         if at == place:
             break
@@ -251,10 +245,8 @@ def test_what_an_object_takes_of_the_hosts_memory(some_machine):
     """By RM's own allocator; the module counts 4 KiB of it for each of the container's (state/memory.h)."""
     client = some_machine.client()
     gpu = client.gpu()
-    status, memory = gpu.memory(64 << 10)
-    assert status == 0
-    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
-    assert status == 0
+    memory = gpu.must_have(64 << 10)
+    space = gpu.space()
     window = struct.pack("<QQII", 0, 0, space, 0)  # NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS
     fields = nv.MemoryParams(owner=client.handle, size=2 * MIB, flags=ALLOC_VIRTUAL | ALLOC_LAZY, vaspace=space)
     makers = {

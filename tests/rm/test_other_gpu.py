@@ -38,8 +38,7 @@ class Pair:
             rm.write(fd, 0, struct.pack("<Q", NEIGHBOURS + n))
 
     def _mapped(self, client: Client, gpu: Gpu, card: int) -> int:
-        status, memory = gpu.memory(SIZE)
-        assert status == 0
+        memory = gpu.must_have(SIZE)
         status, fd, _ = client.map_memory(gpu.device, memory, 4096, card)
         assert status == 0
         return fd

@@ -32,8 +32,7 @@ def system(gpu, attr, attr2):
 
 def virtual(gpu, attr, attr2):
     rm = gpu.rm
-    status, space = rm.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
-    assert status == 0
+    space = gpu.space()
     params = nv.MemoryParams(owner=rm.handle, size=1 << 30, flags=ALLOC_VIRTUAL, vaspace=space, attr=attr, attr2=attr2)
     return rm.alloc(CLASS_VIRTUAL, gpu.device, params)[0]
 

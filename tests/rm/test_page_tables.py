@@ -12,12 +12,6 @@ NV_ERR_INVALID_LIMIT = 0x2E
 VAS_DEVICE = 3  #: nvos.h: NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE
 
 
-def space_of(client, gpu) -> int:
-    status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams())
-    assert status == 0
-    return space
-
-
 def reserved(client, gpu, space: int, size: int, flags: int = 0) -> int:
     """A range of addresses."""
     params = nv.MemoryParams(owner=client.handle, size=size, flags=ALLOC_VIRTUAL | flags, vaspace=space)
@@ -37,9 +31,8 @@ def test_a_mapping_of_more_than_the_memory_has_leaves_tables(some_machine):
     """It is refused, and the card has 2 MiB less for each GiB that it named, as long as the address space is there."""
     client = some_machine.client()
     gpu = client.gpu()
-    status, memory = gpu.memory(64 * KIB)
-    assert status == 0
-    space = space_of(client, gpu)
+    memory = gpu.must_have(64 * KIB)
+    space = gpu.space()
     handle = reserved(client, gpu, space, 64 * GIB, ALLOC_LAZY)
     free = gpu.heap_free()
     assert client.map_dma(gpu.device, handle, memory, 64 * GIB)[0] == NV_ERR_INVALID_LIMIT
@@ -55,9 +48,8 @@ def test_what_a_range_keeps_after_an_unmap(some_machine, flags: int, kept: int):
     """With its own tables at once, as many again for the largest mapping; without, none."""
     client = some_machine.client()
     gpu = client.gpu()
-    status, memory = gpu.memory(GIB)
-    assert status == 0
-    handle = reserved(client, gpu, space_of(client, gpu), GIB, flags)
+    memory = gpu.must_have(GIB)
+    handle = reserved(client, gpu, gpu.space(), GIB, flags)
     free = gpu.heap_free()
     for _ in range(3):
         status, at = client.map_dma(gpu.device, handle, memory, GIB)
@@ -86,7 +78,7 @@ def test_what_an_address_space_keeps_of_ranges_that_are_freed(some_machine):
     """Their tables for pages of 64 KiB, as many as there were at once; another range does not take from them."""
     client = some_machine.client()
     gpu = client.gpu()
-    space = space_of(client, gpu)
+    space = gpu.space()
     free = gpu.heap_free()
     for count, kept in ((1, 4), (1, 4), (4, 16), (1, 16), (2, 16)):
         ranges = [reserved(client, gpu, space, 32 * GIB) for _ in range(count)]
@@ -103,8 +95,7 @@ def test_a_devices_default_address_space_takes_none_of_the_cards_memory(some_mac
     gpu = client.gpu()
     status, space = client.alloc(nv.FERMI_VASPACE_A, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
     assert status == 0
-    status, memory = gpu.memory(64 * KIB)
-    assert status == 0
+    memory = gpu.must_have(64 * KIB)
     free = gpu.heap_free()
     handle = reserved(client, gpu, space, 32 * GIB)
     assert gpu.heap_free() == free

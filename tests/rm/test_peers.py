@@ -67,8 +67,7 @@ def test_an_engine_writes_the_other_cards_memory(pair: Rm, worker: int):
     assert context.schedule() == 0
     files = []
     for gpu in (mine, theirs):
-        status, memory = gpu.memory(SIZE)
-        assert status == 0
+        memory = gpu.must_have(SIZE)
         status, fd, _ = client.map_memory(gpu.device, memory, 4096, gpu.index)
         assert status == 0
         files.append(fd)

@@ -205,11 +205,6 @@ nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool control, void **private)
 	return &files[fd].rm;
 }
 
-void nv_put_file_private(void *private)
-{
-	(void)private;
-}
-
 /* Video memory and registers by bus address, system memory by its pages. */
 NV_STATUS nv_add_mapping_context_to_file(nv_state_t *nv, nv_usermap_access_params_t *u, NvU32 protection,
 					 void *pages, NvU64 index, NvU32 fd)
@@ -234,24 +229,6 @@ NV_STATUS nv_add_mapping_context_to_file(nv_state_t *nv, nv_usermap_access_param
 	return NV_OK;
 }
 
-NV_STATUS nv_get_usermap_access_params(nv_state_t *nv, nv_usermap_access_params_t *u)
-{
-	(void)nv, (void)u;
-	return NV_OK;
-}
-
-/* RM keeps this address only to compare it. */
-void *os_map_user_space(NvU64 address, NvU64 bytes, NvU32 mode, NvU32 protection, void **private)
-{
-	(void)bytes, (void)mode, (void)protection, (void)private;
-	return (void *)address;
-}
-
-void os_unmap_user_space(void *address, NvU64 bytes, void *private)
-{
-	(void)address, (void)bytes, (void)private;
-}
-
 /* ---- who calls: one process, root, in the first name space ---- */
 
 NvU32 os_get_current_process(void)
@@ -270,26 +247,10 @@ NV_STATUS os_get_current_thread(NvU64 *thread)
 	return NV_OK;
 }
 
-NvBool os_is_administrator(void)
-{
-	return NV_TRUE;
-}
-
 NV_STATUS os_get_euid(NvU32 *uid)
 {
 	*uid = 0;
 	return NV_OK;
-}
-
-NvBool os_is_init_ns(void)
-{
-	return NV_TRUE;
-}
-
-NvBool nv_is_gpu_accessible(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_TRUE;
 }
 
 NvBool nv_match_gpu_os_info(nv_state_t *nv, void *info)

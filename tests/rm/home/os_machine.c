@@ -97,21 +97,6 @@ const void *nv_get_firmware(nv_state_t *nv, nv_firmware_type_t type, nv_firmware
 	return nothing;
 }
 
-void nv_put_firmware(const void *firmware)
-{
-	(void)firmware;
-}
-
-NvU32 os_get_cpu_count(void)
-{
-	return 1;
-}
-
-NvU32 os_get_cpu_number(void)
-{
-	return 0;
-}
-
 NvU64 os_get_max_user_va(void)
 {
 	return 0x7fffffffffffull;
@@ -120,16 +105,6 @@ NvU64 os_get_max_user_va(void)
 NvU64 os_get_num_phys_pages(void)
 {
 	return 4ull << 18;
-}
-
-NV_STATUS os_registry_init(void)
-{
-	return NV_OK;
-}
-
-NvBool os_pat_supported(void)
-{
-	return NV_TRUE;
 }
 
 NV_STATUS os_get_version_info(os_version_info *info)
@@ -150,20 +125,6 @@ NV_STATUS os_get_random_bytes(NvU8 *to, NvU16 bytes)
 	return NV_OK;
 }
 
-NV_STATUS os_flush_cpu_cache_all(void)
-{
-	return NV_OK;
-}
-
-NV_STATUS os_flush_user_cache(void)
-{
-	return NV_OK;
-}
-
-void os_flush_cpu_write_combine_buffer(void)
-{
-}
-
 nv_cap_t *os_nv_cap_init(const char *path)
 {
 	(void)path;
@@ -174,77 +135,4 @@ nv_cap_t *os_nv_cap_create_dir_entry(nv_cap_t *parent, const char *name, int mod
 {
 	(void)parent, (void)name, (void)mode;
 	return calloc(1, 16);
-}
-
-nv_cap_t *os_nv_cap_create_file_entry(nv_cap_t *parent, const char *name, int mode)
-{
-	return os_nv_cap_create_dir_entry(parent, name, mode);
-}
-
-void os_nv_cap_destroy_entry(nv_cap_t *entry)
-{
-	free(entry);
-}
-
-NV_STATUS nv_set_primary_vga_status(nv_state_t *nv)
-{
-	nv->primary_vga = NV_FALSE;
-	return NV_OK;
-}
-
-NvS32 nv_start_rc_timer(nv_state_t *nv)
-{
-	(void)nv;
-	return 0;
-}
-
-NvS32 nv_stop_rc_timer(nv_state_t *nv)
-{
-	(void)nv;
-	return 0;
-}
-
-NV_STATUS nv_indicate_idle(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_OK;
-}
-
-NV_STATUS nv_indicate_not_idle(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_OK;
-}
-
-void nv_set_safe_to_mmap_locked(nv_state_t *nv, NvBool safe)
-{
-	(void)nv, (void)safe;
-}
-
-NvBool nv_get_all_mappings_revoked_locked(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_TRUE;
-}
-
-void nv_acquire_mmap_lock(nv_state_t *nv)
-{
-	(void)nv;
-}
-
-void nv_release_mmap_lock(nv_state_t *nv)
-{
-	(void)nv;
-}
-
-NV_STATUS nv_revoke_gpu_mappings(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_OK;
-}
-
-/* CR4 cannot be read here; RM looks for features of the processor that it does not use. */
-NvU32 nv_rdcr4(void)
-{
-	return 0;
 }

@@ -114,24 +114,12 @@ void *nv_alloc_kernel_mapping(nv_state_t *nv, void *pages, NvU64 index, NvU32 of
 	return (char *)((struct pages *)pages)->address + index * 4096 + offset;
 }
 
-NV_STATUS nv_free_kernel_mapping(nv_state_t *nv, void *pages, void *address, void *private)
-{
-	(void)nv, (void)pages, (void)address, (void)private;
-	return NV_OK;
-}
-
 NV_STATUS nv_alloc_user_mapping(nv_state_t *nv, void *pages, NvU64 index, NvU32 offset, NvU64 bytes,
 				NvU32 protection, NvU64 *address, void **private)
 {
 	(void)nv, (void)bytes, (void)protection;
 	*address = ((struct pages *)pages)->address + index * 4096 + offset;
 	*private = pages;
-	return NV_OK;
-}
-
-NV_STATUS nv_free_user_mapping(nv_state_t *nv, void *pages, NvU64 address, void *private)
-{
-	(void)nv, (void)pages, (void)address, (void)private;
 	return NV_OK;
 }
 
@@ -143,57 +131,6 @@ NV_STATUS os_match_mmap_offset(void *pages, NvU64 offset, NvU64 *index)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	*index = (offset - p->address) / 4096;
 	return NV_OK;
-}
-
-NvU64 nv_get_kern_phys_address(NvU64 address)
-{
-	return address;
-}
-
-NvU64 nv_get_user_phys_address(NvU64 address)
-{
-	return address;
-}
-
-NV_STATUS nv_dma_map_alloc(nv_dma_device_t *device, NvU64 count, NvU64 *addresses, NvBool contiguous,
-			   void **private)
-{
-	(void)device, (void)count, (void)addresses, (void)contiguous, (void)private;
-	return NV_OK;
-}
-
-NV_STATUS nv_dma_unmap_alloc(nv_dma_device_t *device, NvU64 count, NvU64 *addresses, void **private)
-{
-	(void)device, (void)count, (void)addresses, (void)private;
-	return NV_OK;
-}
-
-NvBool nv_requires_dma_remap(nv_state_t *nv)
-{
-	(void)nv;
-	return NV_FALSE;
-}
-
-void nv_set_dma_address_size(nv_state_t *nv, NvU32 bits)
-{
-	(void)nv, (void)bits;
-}
-
-NvU64 nv_get_dma_start_address(nv_state_t *nv)
-{
-	(void)nv;
-	return 0;
-}
-
-void *os_map_kernel_space(NvU64 address, NvU64 bytes, NvU32 mode)
-{
-	(void)bytes, (void)mode;
-	return (void *)address;
-}
-
-void os_unmap_kernel_space(void *address, NvU64 bytes)
-{
-	(void)address, (void)bytes;
 }
 
 /* ---- strings and copies ---- */
@@ -228,59 +165,4 @@ NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 bytes)
 		return NV_ERR_INVALID_POINTER;
 	memcpy(to, from, bytes);
 	return NV_OK;
-}
-
-char *os_string_copy(char *to, const char *from)
-{
-	return strcpy(to, from);
-}
-
-NvU32 os_string_length(const char *s)
-{
-	return (NvU32)strlen(s);
-}
-
-NvU32 os_strtoul(const char *s, char **end, NvU32 base)
-{
-	return (NvU32)strtoul(s, end, (int)base);
-}
-
-NvS32 os_string_compare(const char *a, const char *b)
-{
-	return strcmp(a, b);
-}
-
-void *nvlink_malloc(NvLength bytes)
-{
-	return malloc(bytes);
-}
-
-void nvlink_free(void *p)
-{
-	free(p);
-}
-
-void *nvlink_memset(void *to, int c, NvLength bytes)
-{
-	return memset(to, c, bytes);
-}
-
-void *nvlink_memcpy(void *to, const void *from, NvLength bytes)
-{
-	return memcpy(to, from, bytes);
-}
-
-NvLength nvlink_strlen(const char *s)
-{
-	return strlen(s);
-}
-
-int nvlink_strcmp(const char *a, const char *b)
-{
-	return strcmp(a, b);
-}
-
-char *nvlink_strcpy(char *to, const char *from)
-{
-	return strcpy(to, from);
 }

@@ -64,11 +64,6 @@ NV_STATUS os_alloc_spinlock(void **l)
 	return NV_OK;
 }
 
-void os_free_spinlock(void *l)
-{
-	free(l);
-}
-
 NvU64 os_acquire_spinlock(void *l)
 {
 	take(l, "spinlock");
@@ -85,11 +80,6 @@ NV_STATUS os_alloc_mutex(void **l)
 {
 	*l = new_lock();
 	return NV_OK;
-}
-
-void os_free_mutex(void *l)
-{
-	free(l);
 }
 
 NV_STATUS os_acquire_mutex(void *l)
@@ -119,11 +109,6 @@ void *os_alloc_semaphore(NvU32 count)
 	return l;
 }
 
-void os_free_semaphore(void *l)
-{
-	free(l);
-}
-
 NV_STATUS os_cond_acquire_semaphore(void *semaphore)
 {
 	struct lock *l = semaphore;
@@ -150,11 +135,6 @@ NV_STATUS os_release_semaphore(void *l)
 void *os_alloc_rwlock(void)
 {
 	return new_lock();
-}
-
-void os_free_rwlock(void *l)
-{
-	free(l);
 }
 
 NV_STATUS os_cond_acquire_rwlock_read(void *rwlock)
@@ -197,25 +177,10 @@ void os_release_rwlock_write(void *l)
 	drop(l, "lock for writing");
 }
 
-NvBool os_semaphore_may_sleep(void)
-{
-	return NV_TRUE;
-}
-
 NV_STATUS os_alloc_wait_queue(os_wait_queue **q)
 {
 	*q = (void *)new_lock();
 	return NV_OK;
-}
-
-void os_free_wait_queue(os_wait_queue *q)
-{
-	free(q);
-}
-
-void *nvlink_allocLock(void)
-{
-	return new_lock();
 }
 
 void nvlink_acquireLock(void *l)
@@ -226,11 +191,6 @@ void nvlink_acquireLock(void *l)
 void nvlink_releaseLock(void *l)
 {
 	drop(l, "lock of nvlink");
-}
-
-void nvlink_freeLock(void *l)
-{
-	free(l);
 }
 
 /* ---- time. RM asks for it wherever it waits, so that the engines run from here. ---- */
@@ -268,32 +228,12 @@ NvU64 os_get_monotonic_time_ns(void)
 	return monotonic();
 }
 
-NvU64 os_get_monotonic_time_ns_hr(void)
-{
-	return os_get_monotonic_time_ns();
-}
-
 NvU64 os_get_monotonic_tick_resolution_ns(void)
 {
 	return 1000000;
 }
 
-NvU64 os_get_current_tick(void)
-{
-	return os_get_monotonic_time_ns();
-}
-
-NvU64 os_get_current_tick_hr(void)
-{
-	return os_get_monotonic_time_ns();
-}
-
-NvU64 os_get_tick_resolution(void)
-{
-	return os_get_monotonic_tick_resolution_ns();
-}
-
-static NV_STATUS wall(NvU32 *seconds, NvU32 *us)
+NV_STATUS os_get_system_time(NvU32 *seconds, NvU32 *us)
 {
 	struct timespec t;
 
@@ -301,16 +241,6 @@ static NV_STATUS wall(NvU32 *seconds, NvU32 *us)
 	*seconds = (NvU32)t.tv_sec;
 	*us = (NvU32)t.tv_nsec / 1000;
 	return NV_OK;
-}
-
-NV_STATUS os_get_system_time(NvU32 *seconds, NvU32 *us)
-{
-	return wall(seconds, us);
-}
-
-NV_STATUS os_get_current_time(NvU32 *seconds, NvU32 *us)
-{
-	return wall(seconds, us);
 }
 
 NV_STATUS os_delay_us(NvU32 us)
@@ -350,12 +280,6 @@ NV_STATUS os_queue_work_item(struct os_work_queue *queue, void *item)
 	if (work_nr == WORK)
 		return NV_ERR_INSUFFICIENT_RESOURCES;
 	work[work_nr++] = item;
-	return NV_OK;
-}
-
-NV_STATUS os_flush_work_queue(struct os_work_queue *queue)
-{
-	(void)queue;
 	return NV_OK;
 }
 
@@ -443,11 +367,6 @@ void os_dbg_breakpoint(void)
 	backtrace_symbols_fd(at, backtrace(at, 16), 2);
 }
 
-void os_dump_stack(void)
-{
-	os_dbg_breakpoint();
-}
-
 void os_bug_check(NvU32 code, const char *text)
 {
 	home_die("bug check %x: %s", code, text);
@@ -457,13 +376,4 @@ void nvlink_assert(int ok)
 {
 	if (!ok)
 		home_die("an assertion of nvlink");
-}
-
-void os_dbg_init(void)
-{
-}
-
-void os_dbg_set_level(NvU32 level)
-{
-	(void)level;
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes stubs.c: each function that NVIDIA's object needs and nothing of the home defines.
+"""Writes stubs.c: each function that NVIDIA's object needs and no C of the home defines.
 
-A stub keeps its name when it is called and answers NV_ERR_NOT_SUPPORTED if the driver's header declares it as an
+Those of values.toml have the value or the code that stands there, also where the object has its own. The others are
+stubs: a stub keeps its name when it is called and answers NV_ERR_NOT_SUPPORTED if the driver's header declares it as an
 NV_STATUS, otherwise 0. The level fails on a stub that is not in its list.
 """
 
@@ -10,8 +11,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+VALUES = tomllib.loads(Path(__file__).with_name("values.toml").read_text())
 NOT_SUPPORTED = 0x56  #: nvstatuscodes.h
 
 HEAD = """\
@@ -46,6 +49,17 @@ def symbols(path: str, *options: str) -> set[str]:
     return {line.split()[-1] for line in out.splitlines() if line.split()}
 
 
+def without_code() -> dict[str, str]:
+    """The text of each function of values.toml, by its name."""
+    found = {}
+    for value, names in VALUES["value"].items():
+        argument, answer = ("long it", "it") if value == "argument" else ("void", value)
+        found |= {name: f"long {name}({argument})\n{{\n\treturn {answer};\n}}\n" for name in names}
+    for name, others in VALUES["same"].items():
+        found |= {other: f'asm(".globl {other}\\n{other}: jmp {name}");\n' for other in others}
+    return found
+
+
 def main() -> None:
     """Arguments: the stubs to write, the driver's include folder, NVIDIA's object, and our objects."""
     out, include, kernel, *ours = sys.argv[1:]
@@ -56,7 +70,8 @@ def main() -> None:
     headers = "".join(path.read_text() for path in Path(include).glob("*.h"))
     status = set(re.findall(r"NV_STATUS\s+NV_API_CALL\s+\*?(\w+)\s*\(", headers))
     text = [HEAD.replace('#include "home.h"\n', "")]
-    for name in sorted(needed - defined - {"memcpy", "memset", "memmove", "memcmp"}):
+    text += without_code().values()
+    for name in sorted(needed - defined - without_code().keys() - {"memcpy", "memset", "memmove", "memcmp"}):
         value = NOT_SUPPORTED if name in status else 0
         text.append(f'long {name}(void)\n{{\n\thome_stub("{name}");\n\treturn {value};\n}}\n')
     Path(out).write_text("\n".join(text))
