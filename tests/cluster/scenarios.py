@@ -112,25 +112,9 @@ def test_each_gpu_has_its_own_size(stand: Stand) -> None:
     assert stand.check(small) == 0
 
 
-def test_containers_of_a_pod(stand: Stand) -> None:
-    """Two that share the pod's GPU, one that asks for nothing, an init container that has a slice before them."""
-    body = pod(
-        fresh("many"),
-        container("one", gib=2),
-        container("two", gib=5),
-        container("plain"),
-        init=[container("before", "/bin/sh", "-c", "test -e /dev/nvidiactl && exec sleep 0.2", gib=6)],
-    )
-    found = stand.run(body)
-    stand.check(found)
-    (init,) = found["status"]["initContainerStatuses"]
-    assert init["state"]["terminated"]["exitCode"] == 0, "it had the nodes of a slice"
-    assert len(stand.slices()) == 2
-
-
 def test_beyond_the_card(stand: Stand) -> None:
     """A pod that no GPU has room for is Pending, with the reason; it starts when there is room."""
-    fillers = [stand.run(pod(fresh("filler"), container("main", gib=gib))) for gib in (60, 10)]
+    filler = stand.run(pod(fresh("filler"), container("main", gib=60)))
     name = fresh("beyond")
     stand.api.create(pod(name, container("main", gib=30)))
     until(lambda: "FailedScheduling" in stand.events(name), "the scheduler says why", stand.seconds)
@@ -139,14 +123,15 @@ def test_beyond_the_card(stand: Stand) -> None:
     assert "nodeName" not in found["spec"]
     said = stand.inspect()
     assert f"Pending: default/{name}" in said, said
-    assert "30 GiB asked for: GPU 0 has 5 of 15 GiB free, GPU 1 has 20 of 80 GiB free" in said, said
-    for filler in fillers:
-        stand.api.delete_pod(filler["metadata"]["name"])
+    assert "30 GiB asked for: GPU 0 has 15 of 15 GiB free, GPU 1 has 20 of 80 GiB free" in said, said
+    stand.api.delete_pod(filler["metadata"]["name"])
     stand.check(stand.running(name))
 
 
 def test_the_author_cannot_choose_more(stand: Stand) -> None:
-    """Variables and annotations that the pod's author has written give nothing: the limit counts."""
+    """Variables and annotations that the pod's author wrote give nothing: each container's limit counts. Two share the
+    pod's GPU, one asks for nothing, an init container has a slice before them.
+    """
     greedy = [
         {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "80"},
         {"name": "ALIYUN_COM_GPU_MEM_DEV", "value": "80"},
@@ -154,11 +139,19 @@ def test_the_author_cannot_choose_more(stand: Stand) -> None:
         {"name": "CGPU_DISABLE", "value": "true"},
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
     ]
-    body = pod(fresh("greedy"), container("main", gib=3, env=greedy))
+    body = pod(
+        fresh("greedy"),
+        container("one", gib=2, env=greedy),
+        container("two", gib=5, env=greedy),
+        container("plain"),
+        init=[container("before", "/bin/sh", "-c", "test -e /dev/nvidiactl && exec sleep 0.2", gib=6)],
+    )
     body["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "80"}
-    stand.check(stand.run(body))
-    stand.api.delete_pod(body["metadata"]["name"])
-    until(lambda: not stand.api.pods(), "the kubelet has removed all of it", stand.seconds)
+    found = stand.run(body)
+    stand.check(found)
+    (init,) = found["status"]["initContainerStatuses"]
+    assert init["state"]["terminated"]["exitCode"] == 0, "it had the nodes of a slice"
+    assert len(stand.slices()) == 2
 
 
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done")
@@ -343,6 +336,7 @@ def test_many_pods(stand: Stand) -> None:
     with s.Watch(stand) as watch:
         assert _storm(stand) == 0
     watch.check()
+    until(lambda: not stand.api.pods(), "the kubelet has removed all of them", stand.seconds)
 
 
 @pytest.mark.more
