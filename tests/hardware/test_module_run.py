@@ -130,11 +130,12 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_step_may_die(module, tree, tmp_path, way):
-    """All of them in the same way: each is begun, and says how it ended and what it had."""
+    """All of them in one way, the first few in the others: each is begun, and says how it ended and what it had."""
+    names = [step[0] for step, _ in module.STEPS][: None if way == "in the middle" else 6]
     slow = ["--slow", "0.01"] if way == "hangs" else []
-    run = Run(tree, tmp_path / "out", "--go-on", *slow, each=way)
+    run = Run(tree, tmp_path / "out", "--go-on", *slow, *names, each=way)
     assert run.status == 1
-    assert list(run.steps) == [step[0] for step, _ in module.STEPS]
+    assert list(run.steps) == names
     why, results = WAYS[way]
     for name, step in run.steps.items():
         assert step["ok"] is False
@@ -146,7 +147,7 @@ def test_each_step_may_die(module, tree, tmp_path, way):
 
 def test_one_that_dies_does_not_disturb_the_others(module, tree, tmp_path):
     names = [step[0] for step, _ in module.STEPS]
-    for number, name in enumerate(names[::6]):
+    for number, name in enumerate((names[0], names[-1])):
         run = Run(tree, tmp_path / f"out{number}", **{name: "in the middle"})
         assert [one for one, step in run.steps.items() if not step["ok"]] == [name]
 
@@ -195,14 +196,18 @@ def test_results_are_there_after_each_step(module, tree, tmp_path):
     argv = [sys.executable, str(PROGRAM), "--tree", str(tree), "--out", str(out), "--memory", "1M"]
     process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout
-    begun = [json.loads(process.stdout.readline())["step"] for _ in range(3)]
+    begun = [json.loads(process.stdout.readline())["step"] for _ in range(2)]
+    until = time.monotonic() + 30
+    while len(lines := (out / "left").read_text().splitlines()) < 3 and time.monotonic() < until:
+        time.sleep(0.02)  # the walk, which hangs
     process.kill()
     process.wait()
     steps = json.loads((out / "results.json").read_text())["steps"]
-    assert [step["step"] for step in steps] == begun == [step[0] for step, _ in module.STEPS][:3]
+    assert [step["step"] for step in steps] == begun == [step[0] for step, _ in module.STEPS][:2]
     until = time.monotonic() + 5
     # User-Mode Linux and nvforwardd end with module-run; a child of theirs here may not.
-    machines = [int(line.split()[1]) for line in (out / "left").read_text().splitlines()]
+    machines = [int(line.split()[1]) for line in lines]
+    assert len(machines) == 3
     while any(map(alive, machines)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not [pid for pid in machines if alive(pid)]

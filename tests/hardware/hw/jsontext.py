@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""JSON with a line for each member of the whole: a change shows which of them are others. `json.tool` prints the rest."""
+"""JSON with a line for each member of the whole, so that a change shows which are others; json.tool prints the rest."""
 
 from __future__ import annotations
 
