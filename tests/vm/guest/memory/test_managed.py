@@ -33,10 +33,11 @@ def test_denied_unless_told(box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
     with pytest.raises(OSError) as caught:
         uvm.managed(BLOCK)
     assert caught.value.errno == errno.EPERM
-    with pytest.raises(OSError) as caught:
-        uvm.prefer(gpu.uuid, nv.reserve(BLOCK), BLOCK)
-    assert caught.value.errno == errno.EINVAL
-    assert box.stat("refused_calls") >= 1
+    for call in (uvm.prefer, uvm.migrate):
+        with pytest.raises(OSError) as caught:
+            call(gpu.uuid, nv.reserve(BLOCK), BLOCK)
+        assert caught.value.errno == errno.EINVAL
+    assert box.stat("refused_calls") >= 2
     assert box.used == 0
 
 
