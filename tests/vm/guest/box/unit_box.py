@@ -24,7 +24,7 @@ RUNTIME = "/usr/bin/cgpu-runtime"
 CONF = Path("/etc/cgpu/cgpu.toml")
 DRIVER = (195, 255)  # the real /dev/nvidiactl
 # Few calls and few looks: without --poll-us three of them take half of a processor while a test waits.
-LOAD = "--kernel-us 2000 --depth 1 --busy-ms 20 --idle-ms 1000 --poll-us 5000"
+LOAD = "--kernel-us 2000 --depth 1 --busy-ms 50 --idle-ms 1000 --poll-us 25000"
 
 # A load of its own, and for each line in the pipe one report on the GPU and on the driver behind it.
 TENANT = rf"""
