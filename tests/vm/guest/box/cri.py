@@ -6,6 +6,7 @@ Messages are encoded and decoded by field number: generated code for all of the 
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator, Sequence
 
@@ -92,10 +93,6 @@ class Cri:
             return False
         return True
 
-    def run_pod(self, name: str, handler: str) -> str:
-        found = self._call("RunPodSandbox", (1, self._pod(name)), (2, handler))
-        return str(found[1], "ascii")
-
     def create(
         self,
         pod: str,
@@ -133,8 +130,12 @@ class Cri:
         assert isinstance(status, int)
         return Done(command, status, *(str(text, "utf-8") for text in said))
 
-    def stop_pod(self, pod: str) -> None:
-        self._call("StopPodSandbox", (1, pod))
-
-    def remove_pod(self, pod: str) -> None:
-        self._call("RemovePodSandbox", (1, pod))
+    @contextlib.contextmanager
+    def pod(self, name: str, handler: str) -> Iterator[str]:
+        """Its id; stopped and removed at the end of the block."""
+        found = str(self._call("RunPodSandbox", (1, self._pod(name)), (2, handler))[1], "ascii")
+        try:
+            yield found
+        finally:
+            self._call("StopPodSandbox", (1, found))
+            self._call("RemovePodSandbox", (1, found))

@@ -7,6 +7,7 @@ Runs in the guest, where cgpu_km and dockerd are up. No helper takes a number to
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -137,6 +138,12 @@ def rootfs_tar() -> bytes:
 
 def make_image() -> None:
     """Nothing comes from a registry."""
+    _import_image(os.environ.get("DOCKER_HOST", ""))
+
+
+@functools.cache
+def _import_image(_engine: str) -> None:
+    """Once into each."""
     done = subprocess.run(["docker", "import", "-", IMAGE], input=rootfs_tar(), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -162,6 +169,19 @@ def run_once(*options: str, command: tuple[str, ...]) -> subprocess.CompletedPro
     return call(*run_line("--rm", *options, command=command))
 
 
+MARK = "end-of-answer"
+
+
+def answers(
+    shell: Callable[[str], subprocess.CompletedProcess[str]], scripts: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """Standard output and error of each script, all by one shell in a container: an engine takes long to start one."""
+    done = shell("\n".join(f"( {one}\n)\necho {MARK}; echo {MARK} >&2" for one in scripts))
+    said = [text.split(f"{MARK}\n")[:-1] for text in (done.stdout, done.stderr)]
+    assert len(said[0]) == len(said[1]) == len(scripts), done
+    return list(zip(*said, strict=True))
+
+
 @dataclass(frozen=True)
 class Box:
     """A container that docker started."""
@@ -177,6 +197,9 @@ class Box:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return call("docker", "exec", self.id, *command)
+
+    def answers(self, *scripts: str) -> list[tuple[str, str]]:
+        return answers(lambda script: self.run("sh", "-c", script), scripts)
 
     def info(self) -> dict[str, Any]:
         """The GPU as a client inside sees it."""
@@ -209,6 +232,7 @@ def box(*options: str, command: tuple[str, ...] = SLEEP, image: str = IMAGE) -> 
 # ---- the whole GPU ----
 
 
+@functools.cache
 def total_mib() -> int:
     """As the driver reports it on the host, without cgpu."""
     done = call(str(find_simload()), "--info", "--json")

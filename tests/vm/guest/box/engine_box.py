@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import itertools
@@ -18,13 +19,30 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import engines_used
-from docker_box import BUILD, DEV, MIB, PROC, RUNTIME, STATE, ask, call, daemon_pid, must, number, rootfs_tar, until
+from docker_box import (
+    BUILD,
+    DEV,
+    MIB,
+    PROC,
+    RUNTIME,
+    STATE,
+    answers,
+    ask,
+    call,
+    daemon_pid,
+    must,
+    number,
+    rootfs_tar,
+    total_mib,
+    until,
+)
 from docker_box import run_line as docker_run
 
 CONF = engines_used.CONF
@@ -53,8 +71,9 @@ def variables(gib: object, **more: object) -> dict[str, str]:
     return {name: str(value) for name, value in (found | more).items()}
 
 
+@functools.cache
 def make_rootfs() -> None:
-    """Programs, and the mount points of a container that is made without an engine's help."""
+    """Once a boot: programs, and the mount points of a container that is made without an engine's help."""
     if not RUNTIME.exists():
         must("make", "-s", "-C", str(BUILD.parent / "cgpud/runtime"), f"OUT={RUNTIME.parent}")
     ROOTFS.mkdir(parents=True, exist_ok=True)
@@ -116,6 +135,24 @@ def nothing_is_left() -> bool:
     return not directories() and not list(STATE.glob("*.json"))
 
 
+NODES = ("cat /proc/self/mountinfo", "echo /dev/nvidia*")
+ALIAS = "rm -f /tmp/alias; mknod /tmp/alias c 195 255 && echo made; ( : </tmp/alias ) && echo opened"
+
+
+def types_of_nodes(mounts: str, nodes: str) -> set[str]:
+    types = {}
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        types[left.split()[4]] = right.split()[0]
+    return {types.get(path, "made") for path in nodes.split()}
+
+
+def opened(said: str, errors: str) -> bool:
+    """By the output of ALIAS."""
+    assert "made" in said, errors
+    return "opened" in said
+
+
 @dataclass
 class Running:
     """A container that was started."""
@@ -146,21 +183,27 @@ class Running:
         assert done.returncode == 0, done.stderr
         return int(json.loads(done.stdout.splitlines()[-1])["total_bytes"])
 
+    def answers(self, *scripts: str) -> list[tuple[str, str]]:
+        return answers(self.sh, scripts)
+
     def nodes_come_from(self) -> set[str]:
         """Types of the file systems from which /dev/nvidia* are mounted: cgpu for ours, devtmpfs for the host's own,
         and "made" for a node that is not mounted. The device numbers do not differ.
         """
-        mounts = {}
-        for line in self.sh("cat /proc/self/mountinfo").stdout.splitlines():
-            left, _, right = line.partition(" - ")
-            mounts[left.split()[4]] = right.split()[0]
-        return {mounts.get(path, "made") for path in self.sh("echo /dev/nvidia*").stdout.split()}
+        return types_of_nodes(*(out for out, _ in self.answers(*NODES)))
 
     def reaches_the_driver(self) -> bool:
         """Whether a node made by root inside with the driver's own number opens, as a leftover rule would allow."""
-        said = self.sh("rm -f /tmp/alias; mknod /tmp/alias c 195 255 && echo made; ( : </tmp/alias ) && echo opened")
-        assert "made" in said.stdout, said.stderr
-        return "opened" in said.stdout
+        return opened(*self.answers(ALIAS)[0])
+
+    def check_slice(self, gib: int) -> None:
+        """Its nodes are ours, the driver's number does not open, and limit and total are so many of 15 parts."""
+        (mounts, _), (nodes, _), alias, (info, errors) = self.answers(*NODES, ALIAS, "/bin/simload --info --json")
+        assert types_of_nodes(mounts, nodes) == {"cgpu"}
+        assert not opened(*alias)
+        assert info, errors
+        total = int(json.loads(info.splitlines()[-1])["total_bytes"])
+        assert self.memsize() == total == total_mib() * gib // 15 * MIB
 
     def holds_memory(self) -> bool:
         stat = dict(line.split() for line in (self.dir / "stat").read_text().splitlines())
@@ -188,6 +231,14 @@ class Engine(Protocol):
 # ---- runc and crun by hand ----
 
 
+@functools.cache
+def spec_of_runc() -> str:
+    """config.json as `runc spec` writes it: one program for all bundles."""
+    with tempfile.TemporaryDirectory() as where:
+        must("runc", "spec", "--bundle", where)
+        return Path(where, "config.json").read_text()
+
+
 def set_field(spec: dict[str, Any], path: str, value: object) -> None:
     *way, last = path.split(".")
     for word in way:
@@ -207,8 +258,7 @@ class ByHand:
         engines_used.note()
         where = ROOT / fresh(f"{self.name}-bundle")
         where.mkdir(parents=True)
-        must("runc", "spec", "--bundle", str(where))
-        spec = json.loads((where / "config.json").read_text())
+        spec = json.loads(spec_of_runc())
         spec["root"] = {"path": str(ROOTFS), "readonly": False}
         spec["process"] |= {"terminal": False, "args": list(command)}
         spec["process"]["env"] = ["PATH=/bin", *(f"{name}={value}" for name, value in env.items())]

@@ -51,12 +51,6 @@ def was_edited(one: Running) -> bool:
     return "CDI_WAS_HERE=1" in one.sh("cat /proc/1/environ /proc/self/environ").stdout.split("\0")
 
 
-def check_slice(one: Running) -> None:
-    assert one.nodes_come_from() == {"cgpu"}
-    assert not one.reaches_the_driver()
-    assert one.memsize() == one.total_bytes() == d.total_mib() * 6 // 15 * d.MIB
-
-
 def gives(asked: str) -> bool:
     """podman 4 has `--gpus` for scripts that were written for Docker, and ignores it."""
     return asked == "device" or not older("podman", 5)
@@ -66,7 +60,7 @@ def gives(asked: str) -> bool:
 def test_podman_with_the_variables(asked: str) -> None:
     with started(Podman(), variables(6), e.SLEEP, *ASKED[asked]) as one:
         assert was_edited(one) == gives(asked)
-        check_slice(one)
+        one.check_slice(6)
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -85,21 +79,10 @@ def test_podman_without_them(asked: str) -> None:
 # ---- a pod ----
 
 
-@pytest.fixture(scope="module")
-def cri() -> Iterator[Cri]:
-    archive = e.ROOT / "box.tar"
-    archive.write_bytes(e.image_archive())
-    with e.Containerd():
-        d.must("ctr", "--address", str(e.ADDRESS), "--namespace=k8s.io", "image", "import", str(archive))
-        yield Cri(str(e.ADDRESS))
-
-
 @pytest.fixture
 def pod(cri: Cri) -> Iterator[str]:
-    found = cri.run_pod(POD, "nvidia")
-    yield found
-    cri.stop_pod(found)
-    cri.remove_pod(found)
+    with cri.pod(POD, "nvidia") as found:
+        yield found
 
 
 def pods_have_cdi() -> bool:
@@ -113,7 +96,7 @@ def test_a_pod_with_a_cdi_device(cri: Cri, pod: str) -> None:
     cri.start(sliced)
     one = Running(cri, sliced)
     assert was_edited(one) == pods_have_cdi()
-    check_slice(one)
+    one.check_slice(6)
     cri.stop(sliced)
     whole = cri.create(pod, POD, "whole", e.IMAGE, e.SLEEP, {}, cdi=("nvidia.com/gpu=0",))
     cri.start(whole)
@@ -130,5 +113,5 @@ def test_a_pod_where_whole_gpus_are_refused(cri: Cri, pod: str) -> None:
             assert "GPU 0" in str(refused.value)
         sliced = cri.create(pod, POD, "allowed", e.IMAGE, e.SLEEP, variables(6), cdi=("nvidia.com/gpu=0",))
         cri.start(sliced)
-        check_slice(Running(cri, sliced))
+        Running(cri, sliced).check_slice(6)
         cri.stop(sliced)

@@ -15,7 +15,6 @@ from typing import Any
 
 import docker_box as d
 import engine_box as e
-import engines_used
 import pytest
 from engine_box import ByHand, Running, variables
 
@@ -84,21 +83,18 @@ def outer_nodes(outer: Running) -> list[dict[str, Any]]:
 
 def write_bundle(nodes: list[dict[str, Any]], command: tuple[str, ...]) -> None:
     """A container of the inner runtime, with the variables of another slice and rules that allow everything."""
-    engines_used.note()
-    where = OUTER / "tmp/bundle"
-    shutil.rmtree(where, ignore_errors=True)
-    where.mkdir(parents=True)
-    d.must("runc", "spec", "--bundle", str(where))
-    spec = json.loads((where / "config.json").read_text())
-    spec["root"] = {"path": "/inner", "readonly": False}
-    spec["process"] |= {"terminal": False, "args": list(command)}
-    spec["process"]["env"] = ["PATH=/bin", *(f"{name}={value}" for name, value in variables(12).items())]
-    for names in spec["process"]["capabilities"].values():
-        names.append("CAP_MKNOD")
-    spec["linux"]["namespaces"] = [one for one in spec["linux"]["namespaces"] if one["type"] != "network"]
-    spec["linux"]["devices"] = [one for one in nodes if "path" in one]
+    made = ByHand("inner").bundle(
+        variables(12),
+        command,
+        'root={"path": "/inner", "readonly": false}',
+        'linux.resources.devices=[{"allow": true, "access": "rwm"}]',
+        f"linux.devices={json.dumps([one for one in nodes if 'path' in one])}",
+    )
+    spec = json.loads((made / "config.json").read_text())
     spec["mounts"] += [one for one in nodes if "destination" in one]
-    spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    shutil.rmtree(made)
+    where = OUTER / "tmp/bundle"
+    where.mkdir(parents=True, exist_ok=True)
     (where / "config.json").write_text(json.dumps(spec))
 
 

@@ -43,13 +43,12 @@ PATIENT = "nvml_wait_s = 45\n"  # the emulated machine may be slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def parts() -> Iterator[None]:
+def parts(containerd: e.Containerd) -> Iterator[None]:
     e.make_rootfs()
     HOME.mkdir(parents=True, exist_ok=True)
     (HOME / "opener").write_text(OPENER.format(log=HOME / "log"))
     (HOME / "opener").chmod(0o755)
-    with e.Containerd():
-        yield
+    yield
     opened = Path("/sys/fs/cgroup/opened")
     d.until(lambda: not opened.exists() or not (opened / "cgroup.procs").read_text(), "the opened cgroup is empty")
     if opened.exists():
@@ -144,7 +143,7 @@ def test_a_hook_of_startcontainer_is_in_the_container(engine: ByHand) -> None:
     (e.ROOTFS / "tmp/n").unlink()
 
 
-@pytest.mark.parametrize("stage", ["createRuntime", "poststart"])
+@pytest.mark.parametrize(("engine", "stage"), [("runc", "createRuntime"), ("crun", "poststart")], indirect=["engine"])
 def test_without_a_slice_where_that_is_refused(engine: ByHand, stage: str) -> None:
     e.CONF.write_text(e.CONF.read_text() + "ask = always\n")
     with e.configured(PATIENT + '[gpu]\nunsliced = "refuse"\n'):
@@ -180,7 +179,7 @@ def test_gpus_of_containerd(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "cgpu" not in whole.nodes_come_from(), "the stand-in does what it should"
 
 
-@pytest.mark.parametrize("values", [("2", "6"), ("6", "2")])
+@pytest.mark.parametrize(("engine", "values"), [("runc", ("2", "6")), ("crun", ("6", "2"))], indirect=["engine"])
 def test_the_last_of_two_values_counts(engine: ByHand, values: tuple[str, str]) -> None:
     """As for the program: an image's value and a pod's are both in config.json."""
     env = ["PATH=/bin", *(f"{name}={value}" for name, value in variables(values[0]).items())]
@@ -207,6 +206,8 @@ def test_the_hooks_inherit_nothing_of_the_image(engine: ByHand) -> None:
     witness = HOME / "witness"
     witness.write_text(WITNESS.format(place=HOME, runtime=d.RUNTIME))
     witness.chmod(0o755)
+    for path in HOME.glob("env.*"):
+        path.unlink()
     image = {"LD_PRELOAD": "/tmp/evil.so", "GCONV_PATH": "/tmp/evil", "TMPDIR": "/evil", "ENV": "/evil"}
     late = {"poststart": [{"path": "/bin/true"}]}
     with (

@@ -16,27 +16,16 @@ pytestmark = pytest.mark.engines
 POD = "trainer"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[e.Containerd]:
-    e.make_rootfs()
-    archive = e.ROOT / "box.tar"
-    archive.write_bytes(e.image_archive())
-    with e.Containerd() as running, e.hands_over_to("runc"):
-        d.must("ctr", "--address", str(e.ADDRESS), "--namespace=k8s.io", "image", "import", str(archive))
-        yield running
-
-
-@pytest.fixture(scope="module")
-def cri(engine: e.Containerd) -> Cri:
-    return Cri(str(e.ADDRESS))
+@pytest.fixture(scope="module", autouse=True)
+def handed_over() -> Iterator[None]:
+    with e.hands_over_to("runc"):
+        yield
 
 
 @pytest.fixture
 def pod(cri: Cri) -> Iterator[str]:
-    found = cri.run_pod(POD, "nvidia")
-    yield found
-    cri.stop_pod(found)
-    cri.remove_pod(found)
+    with cri.pod(POD, "nvidia") as found:
+        yield found
     d.until(e.nothing_is_left, "nothing is left of the pod")
 
 
@@ -58,10 +47,8 @@ def test_one_sliced_of_five(cri: Cri, pod: str) -> None:
     sliced = add(cri, pod, "sliced", **e.variables(6))
     other = add(cri, pod, "other")
     assert set(e.directories()) == {sliced}
-    one = e.Running(cri, sliced)
-    assert one.memsize() == d.total_mib() * 6 // 15 * d.MIB == one.total_bytes()
+    e.Running(cri, sliced).check_slice(6)
     assert gpu_nodes(cri, sidecar) == gpu_nodes(cri, other) == []
-    assert one.run("/bin/ls", "/proc/cgpu_km").stdout == "", "masked"
     # Stopped, and removed only later: the slice is gone with the last process, not with the record.
     cri.stop(sliced)
     d.until(lambda: not e.directories(), "the slice is gone")
@@ -85,12 +72,12 @@ def test_the_kubelet_is_told_why(cri: Cri, pod: str) -> None:
     assert not e.directories()
 
 
-def test_an_engine_that_dies_takes_no_slice_along(engine: e.Containerd, cri: Cri, pod: str) -> None:
+def test_an_engine_that_dies_takes_no_slice_along(containerd: e.Containerd, cri: Cri, pod: str) -> None:
     """containerd is killed and comes back; the shim, the container and its slice live on."""
     sliced = add(cri, pod, "sliced", e.HOLD, **e.variables(6))
-    engine.kill()
+    containerd.kill()
     assert set(e.directories()) == {sliced}
-    engine.start()
+    containerd.start()
     d.until(cri.serves, "CRI has found its pods again")
     assert e.Running(cri, sliced).total_bytes() == d.total_mib() * 6 // 15 * d.MIB
     cri.stop(sliced)

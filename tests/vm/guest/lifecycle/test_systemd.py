@@ -226,16 +226,12 @@ def image() -> None:
 def test_a_pod_on_the_distributions_own_file(handler: str) -> None:
     """The file named no runtime. With ours in it there still is the default one, which the CRI plugin must have."""
     cri = Cri(u.Containerd.ADDRESS, "/kubepods/besteffort")
-    pod = cri.run_pod("plain", handler)
-    try:
+    with cri.pod("plain", handler) as pod:
         one = e.Running(cri, cri.create(pod, "plain", "one", e.IMAGE, e.SLEEP, e.variables(2)))
         cri.start(one.id)
         assert one.is_sliced() == (handler == "nvidia")
         cri.stop(one.id)
         until(lambda: not one.is_sliced(), "its slice is gone")
-    finally:
-        cri.stop_pod(pod)
-        cri.remove_pod(pod)
 
 
 @pytest.mark.usefixtures("image")
@@ -247,8 +243,7 @@ def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
     engine_files["containerd"] = u.engine_files()["containerd"]
     u.set_up("containerd")
     cri = Cri(u.Containerd.ADDRESS, "kubepods-besteffort.slice")
-    pod = cri.run_pod("trainer", "nvidia")
-    try:
+    with cri.pod("trainer", "nvidia") as pod:
         one = e.Running(cri, cri.create(pod, "trainer", "sliced", e.IMAGE, e.HOLD, e.variables(2)))
         cri.start(one.id)
         scope = f"cri-containerd-{one.id}.scope"
@@ -256,14 +251,10 @@ def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
         until(one.holds_memory, "its process holds memory")
         must("systemctl", "daemon-reload")
         must("systemctl", "set-property", "--runtime", scope, "CPUWeight=50")
-        assert one.memsize() == d.total_mib() * 2 // 15 * d.MIB == one.total_bytes()
-        assert not one.reaches_the_driver()
+        one.check_slice(2)
         assert "/dev/char/195:" not in show("DeviceAllow", scope)
         cri.stop(one.id)
         until(lambda: not one.is_sliced(), "its slice is gone")
-    finally:
-        cri.stop_pod(pod)
-        cri.remove_pod(pod)
 
 
 # ---- three containers during restarts and updates ----

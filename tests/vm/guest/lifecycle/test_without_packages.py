@@ -49,9 +49,7 @@ def run(name: str, *more: str, another: Path | None = None) -> d.subprocess.Comp
     (volume,) = one["volumeMounts"]
     assert volume["mountPropagation"] == "HostToContainer"
     BUNDLE.mkdir(exist_ok=True)
-    (BUNDLE / "config.json").unlink(missing_ok=True)
-    must("runc", "spec", "--bundle", str(BUNDLE))
-    spec = json.loads((BUNDLE / "config.json").read_text())
+    spec = json.loads(e.spec_of_runc())
     everything = [f"CAP_{one}" for one in CAPABILITIES.split()]
     words = [word for word in one["args"] if not word.startswith("--probe-port")]
     spec["process"] |= {
@@ -135,12 +133,11 @@ def test_a_second_round_does_nothing(installed: str) -> None:
 def test_the_first_pod_an_update_and_a_refused_removal(installed: str, tmp_path: Path) -> None:
     """Its slice stays as the files and the daemon below it are replaced."""
     cri = Cri(u.Containerd.ADDRESS, u.Containerd.parent())
-    pod = cri.run_pod("first", "nvidia")
-    try:
+    with cri.pod("first", "nvidia") as pod:
         one = e.Running(cri, cri.create(pod, "first", "main", e.IMAGE, e.HOLD, e.variables(2)))
         cri.start(one.id)
         until(one.holds_memory, "its process holds memory")
-        assert one.memsize() == d.total_mib() * 2 // 15 * d.MIB and not one.reaches_the_driver()
+        one.check_slice(2)
 
         pid, runtime = u.main_pid(), (IMAGE / STAGED_RUNTIME[1:]).read_bytes() + b"another build\n"
         (tmp_path / "cgpu-runtime").write_bytes(runtime)
@@ -157,9 +154,6 @@ def test_the_first_pod_an_update_and_a_refused_removal(installed: str, tmp_path:
         assert one.is_sliced() and u.is_active() and not Path("/run/cgpu/drain").exists()
         cri.stop(one.id)
         until(lambda: not one.is_sliced(), "its slice is gone")
-    finally:
-        cri.stop_pod(pod)
-        cri.remove_pod(pod)
 
 
 def test_removal_leaves_nothing(installed: str, before: set[str], configuration: bytes) -> None:
