@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
 """Containers with more than 256 channels: their hand-overs take many calls, and they pay for these. Simulated."""
 
+from functools import cache
+
 import pytest
 from corelib import BURST, FAIR, FREEZE, MS, PREEMPTIVE, WEIGHTED, Turn
 from simgpu import Control, Listed
@@ -39,12 +41,19 @@ def test_up_to_256_channels_cost_what_their_calls_take(channels, slice_ms):
     assert crowd / other == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
-@pytest.mark.parametrize("channels", [FREE + 1, 512, 900, MOST])
-def test_more_take_no_more_of_the_thread_than_256(policy, channels):
-    """Whatever the number, and the other container has its part at least: 49 % beside 256."""
+@cache
+def beside_free(policy):
+    """The other one's part of the GPU, and the calls, beside as many channels as are free."""
     sim, ids = made(policy, [FREE, 1])
     (_, part), (most, _) = parts(sim, ids)
+    return part, most
+
+
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED, BURST])
+@pytest.mark.parametrize("channels", [FREE + 1, 900, MOST])
+def test_more_take_no_more_of_the_thread_than_256(policy, channels):
+    """Whatever the number, and the other container has its part at least: 49 % beside 256."""
+    part, most = beside_free(policy)
     sim, ids = made(policy, [channels, 1])
     (crowd, other), (calls, _) = parts(sim, ids)
     assert calls <= 1.1 * most, (calls, most)

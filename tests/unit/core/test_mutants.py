@@ -84,7 +84,8 @@ def test_mutant_is_still_one_of_this_core(mutant):
 
 def test_the_core_as_it_is_passes_this_way(objects, tmp_path):
     """Or a mutant would be noticed for the wrong reason."""
-    done = run_tests(library(objects, tmp_path), ["test_turn.py"])
+    tests = {test for one in OF_POLICIES for test in one["noticed_by"].split()}
+    done = run_tests(library(objects, tmp_path), sorted(tests))
     assert done.returncode == 0, done.stdout[-2000:]
 
 
