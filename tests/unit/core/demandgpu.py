@@ -149,6 +149,14 @@ class DemandGpu:
         assert not failed, "no memory"
         return self
 
+    def parts(self, length_ms: float) -> list[float]:
+        """What each has of the next milliseconds."""
+        before, began = [load.got_ns for load in self.loads.values()], self.turn.now
+        self.run(length_ms)
+        return [
+            (load.got_ns - had) / (self.turn.now - began) for load, had in zip(self.loads.values(), before, strict=True)
+        ]
+
     def share(self, slot: int) -> float:
         return self.loads[slot].got_ns / self.time_ns
 
