@@ -256,18 +256,6 @@ def test_what_is_refused_changes_nothing(row):
         assert bytes(ffi.buffer(turn.t)) == before
 
 
-def test_a_full_gpu_refuses_and_one_without_slices_admits_with_weight_0():
-    turn = Turn(WEIGHTED, max_inst=3)
-    turn.add(3)
-    assert turn.t.slot[turn.add(1)].weight == 0
-    turn.add(1)
-    before = bytes(ffi.buffer(turn.t))
-    with pytest.raises(CoreError) as caught:
-        turn.add(1)
-    assert caught.value.errno == errno.ENOSPC
-    assert bytes(ffi.buffer(turn.t)) == before
-
-
 # ---- section 5: high priority ----------------------------------------------------------------
 
 LINES5 = [(title, lines) for title, lines in blocks(5).items()]

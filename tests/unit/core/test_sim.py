@@ -62,11 +62,6 @@ def test_a_full_house_is_charged_what_it_has(slice_ms, card):
     assert max(off) - min(off) < 0.001 * 200 * MS
 
 
-@pytest.mark.parametrize("n", [2, 25])
-def test_preemptive_is_even(n):
-    assert simulate(PREEMPTIVE, [1] * n, 8)[0] <= 0.01
-
-
 @pytest.mark.parametrize("slice_ms", [5, 10])
 @pytest.mark.parametrize("mix", MIXES)
 def test_fixed_caps_against_the_wall_clock(mix, slice_ms):
@@ -250,18 +245,6 @@ def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
     sim = Card(turn, control)
     sim.run(10_000)
     assert sim.got[b] / sim.got[a] == pytest.approx(1, abs=error)
-
-
-def test_highprio_leaves_the_others_their_part():
-    turn = Turn(PREEMPTIVE, slice_ms=8)
-    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
-    sim = SimGpu(turn, Control())
-    sim.run(500)
-    sim.got.clear()
-    sim.run(10_000)
-    total = sum(sim.got.values())
-    assert sim.got[low] / total >= 0.195
-    assert 0.7 <= sim.got[high] / total <= 0.805
 
 
 @pytest.mark.parametrize(("tsgs", "least"), [(1, 0.78), (4, 0.775), (5, 0.79), (64, 0.79)])
