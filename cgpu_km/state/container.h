@@ -34,20 +34,19 @@ enum ckm_event_kind {
 };
 
 /* Pending events of a slot (notify.c). gpu->lock. */
+/* The first refusal since an event was sent. */
+struct ckm_refusal {
+	u32 pid;
+	u64 asked, limit, used;		/* bytes, ids, or sessions */
+};
+
 struct ckm_slot_events {
 	unsigned long next_allowed[CKM_EVENT_KINDS];	/* jiffies; not sent before */
-	u32 refused;			/* number of refused allocations; data of the first: */
-	bool by_driver;			/* inside the limit: the card has no room */
-	u32 pid;
-	u64 asked, limit, used;		/* bytes */
-	struct {			/* of what a GPU has a fixed number; data of the first: */
-		u32 refused;		/* number of refusals */
-		const char *resource;	/* its name in N/C/stat */
-		u32 pid;
-		u64 asked, limit, used;	/* ids, sessions, or bytes of BAR1 */
-	} quota;
-	u32 failed;			/* number of failed control calls; data of the latest: */
-	u32 control, status;
+	u32 count[CKM_EVENT_KINDS];	/* since the last one sent; of overruns 0 or 1 */
+	struct ckm_refusal memory, quota;
+	bool by_driver;			/* @memory was inside the limit: the card has no room */
+	const char *resource;		/* of @quota: its name in N/C/stat */
+	u32 control, status;		/* of the latest failed call */
 	u64 overruns, preempt_slow;	/* values of the last event sent */
 };
 

@@ -70,15 +70,20 @@ static int put_holders(struct sk_buff *skb, struct ckm_gpu *gpu)
 	return ret;
 }
 
+static int put_refusal(struct sk_buff *skb, const struct ckm_refusal *first, u32 count)
+{
+	return nla_put_u32(skb, CGPU_A_PID, first->pid) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_ASKED, first->asked, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, first->limit, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_USED, first->used, CGPU_A_PAD) ?:
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, count - 1);
+}
+
 static int put_refused(struct sk_buff *skb, const struct due_events *due)
 {
 	const struct ckm_slot_events *pending = &due->pending;
 
-	return nla_put_u32(skb, CGPU_A_PID, pending->pid) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_ASKED, pending->asked, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, pending->limit, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_USED, pending->used, CGPU_A_PAD) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->refused - 1) ?:
+	return put_refusal(skb, &pending->memory, pending->count[CKM_EVENT_REFUSED]) ?:
 	       (pending->by_driver ? put_holders(skb, due->gpu) : 0);
 }
 
@@ -97,19 +102,15 @@ static int put_control(struct sk_buff *skb, const struct due_events *due)
 {
 	return nla_put_u32(skb, CGPU_A_CONTROL, due->pending.control) ?:
 	       nla_put_u32(skb, CGPU_A_STATUS, due->pending.status) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, due->pending.failed - 1);
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, due->pending.count[CKM_EVENT_CONTROL] - 1);
 }
 
 static int put_quota(struct sk_buff *skb, const struct due_events *due)
 {
 	const struct ckm_slot_events *pending = &due->pending;
 
-	return nla_put_string(skb, CGPU_A_RESOURCE, pending->quota.resource) ?:
-	       nla_put_u32(skb, CGPU_A_PID, pending->quota.pid) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_ASKED, pending->quota.asked, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, pending->quota.limit, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_USED, pending->quota.used, CGPU_A_PAD) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->quota.refused - 1);
+	return nla_put_string(skb, CGPU_A_RESOURCE, pending->resource) ?:
+	       put_refusal(skb, &pending->quota, pending->count[CKM_EVENT_QUOTA]);
 }
 
 static const struct {
@@ -129,33 +130,25 @@ static void take_due(struct ckm_slot *slot, bool all, struct due_events *due, un
 {
 	struct ckm_slot_events *pending = &slot->pending;
 	struct cgpu_sched_entity_view sched;
-	bool is_there[CKM_EVENT_KINDS];
 	u32 kind;
 
 	lockdep_assert_held(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &sched);
-	is_there[CKM_EVENT_REFUSED] = pending->refused;
-	is_there[CKM_EVENT_CONTROL] = pending->failed;
-	is_there[CKM_EVENT_QUOTA] = pending->quota.refused;
-	is_there[CKM_EVENT_OVERRUN] = sched.overruns != pending->overruns ||
-				     sched.preempt_slow != pending->preempt_slow;
+	pending->count[CKM_EVENT_OVERRUN] = sched.overruns != pending->overruns ||
+					    sched.preempt_slow != pending->preempt_slow;
 	due->pending = *pending;
 	due->overruns = sched.overruns;
 	due->preempt_slow = sched.preempt_slow;
 	for (kind = 0; kind < CKM_EVENT_KINDS; kind++) {
-		due->is_due[kind] = is_there[kind] &&
+		due->is_due[kind] = pending->count[kind] &&
 				     (all || time_after_eq(jiffies, pending->next_allowed[kind]));
-		if (due->is_due[kind])
+		if (due->is_due[kind]) {
 			pending->next_allowed[kind] = jiffies + EVERY;
-		else if (is_there[kind])
+			pending->count[kind] = 0;
+		} else if (pending->count[kind]) {
 			*wait = min(*wait, pending->next_allowed[kind] - jiffies);
+		}
 	}
-	if (due->is_due[CKM_EVENT_REFUSED])
-		pending->refused = 0;
-	if (due->is_due[CKM_EVENT_CONTROL])
-		pending->failed = 0;
-	if (due->is_due[CKM_EVENT_QUOTA])
-		pending->quota.refused = 0;
 	if (due->is_due[CKM_EVENT_OVERRUN]) {
 		pending->overruns = sched.overruns;
 		pending->preempt_slow = sched.preempt_slow;
@@ -368,39 +361,34 @@ static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 				   next_allowed - jiffies);
 }
 
-void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes, u64 used, bool by_driver)
+/* One more of this kind. True: the first since one was sent. */
+static bool count_locked(struct ckm_slot *slot, enum ckm_event_kind kind)
 {
-	struct ckm_slot_events *pending = &slot->pending;
+	u32 *count = &slot->pending.count[kind];
 
 	lockdep_assert_held(&slot->gpu->lock);
-	if (!pending->refused) {
-		pending->pid = task_tgid_nr(current);
-		pending->asked = bytes;
-		pending->limit = slot->ledger.limit_bytes;
-		pending->used = used;
-		pending->by_driver = by_driver;
-		queue_event(slot, CKM_EVENT_REFUSED);
-	}
-	if (pending->refused != U32_MAX)
-		pending->refused++;
+	if (!*count)
+		queue_event(slot, kind);
+	if (*count != U32_MAX)
+		++*count;
+	return *count == 1;
+}
+
+void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes, u64 used, bool by_driver)
+{
+	if (!count_locked(slot, CKM_EVENT_REFUSED))
+		return;
+	slot->pending.memory = (struct ckm_refusal){ task_tgid_nr(current), bytes, slot->ledger.limit_bytes, used };
+	slot->pending.by_driver = by_driver;
 }
 
 void ckm_events_quota_locked(struct ckm_slot *slot, const char *resource, u64 asked, u64 limit,
 			     u64 used)
 {
-	struct ckm_slot_events *pending = &slot->pending;
-
-	lockdep_assert_held(&slot->gpu->lock);
-	if (!pending->quota.refused) {
-		pending->quota.resource = resource;
-		pending->quota.pid = task_tgid_nr(current);
-		pending->quota.asked = asked;
-		pending->quota.limit = limit;
-		pending->quota.used = used;
-		queue_event(slot, CKM_EVENT_QUOTA);
-	}
-	if (pending->quota.refused != U32_MAX)
-		pending->quota.refused++;
+	if (!count_locked(slot, CKM_EVENT_QUOTA))
+		return;
+	slot->pending.quota = (struct ckm_refusal){ task_tgid_nr(current), asked, limit, used };
+	slot->pending.resource = resource;
 }
 
 void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
@@ -427,10 +415,7 @@ void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u
 	if (slot) {
 		slot->pending.control = control;
 		slot->pending.status = status;
-		if (!slot->pending.failed)
-			queue_event(slot, CKM_EVENT_CONTROL);
-		if (slot->pending.failed != U32_MAX)
-			slot->pending.failed++;
+		count_locked(slot, CKM_EVENT_CONTROL);
 	}
 	spin_unlock(&gpu->lock);
 }

@@ -23,22 +23,15 @@ MODULE_PARM_DESC(quota_floor_pct,
  */
 #define USUAL_SESSIONS	512
 
-static unsigned int nvdec_sessions = USUAL_SESSIONS;
-module_param(nvdec_sessions, uint, 0644);
-MODULE_PARM_DESC(nvdec_sessions,
-		 "objects of decoders on a GPU, 1/8 kept back; 0: none (default 512)");
-static unsigned int nvenc_sessions = USUAL_SESSIONS;
-module_param(nvenc_sessions, uint, 0644);
-MODULE_PARM_DESC(nvenc_sessions,
-		 "objects of encoders on a GPU, 1/8 kept back; 0: none (default 512)");
-static unsigned int nvjpg_sessions = USUAL_SESSIONS;
-module_param(nvjpg_sessions, uint, 0644);
-MODULE_PARM_DESC(nvjpg_sessions,
-		 "objects of JPEG decoders on a GPU, 1/8 kept back; 0: none (default 512)");
-static unsigned int ofa_sessions = USUAL_SESSIONS;
-module_param(ofa_sessions, uint, 0644);
-MODULE_PARM_DESC(ofa_sessions,
-		 "objects of optical flow accelerators on a GPU, 1/8 kept back; 0: none (default 512)");
+#define SESSIONS(parameter, objects)					\
+	static unsigned int parameter = USUAL_SESSIONS;			\
+	module_param(parameter, uint, 0644);				\
+	MODULE_PARM_DESC(parameter, "objects of " objects " on a GPU, 1/8 kept back; 0: none (default 512)")
+
+SESSIONS(nvdec_sessions, "decoders");
+SESSIONS(nvenc_sessions, "encoders");
+SESSIONS(nvjpg_sessions, "JPEG decoders");
+SESSIONS(ofa_sessions, "optical flow accelerators");
 
 /* @sessions: the total of every GPU; NULL: each GPU has its own. @stat: the name in N/C/stat. */
 static const struct {
