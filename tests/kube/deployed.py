@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,17 @@ CHART = REPO / "deploy/helm/cgpu"
 Object = dict[str, Any]
 
 
+def loaded(text: str) -> list[Object]:
+    return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+
+
 def kustomized(kubectl: Path, folder: Path = DEPLOY) -> list[Object]:
-    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return loaded(_kustomized(kubectl, folder))
+
+
+@cache
+def _kustomized(kubectl: Path, folder: Path) -> str:
+    return subprocess.run([kubectl, "kustomize", folder], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def named(objects: list[Object]) -> dict[tuple[str, str], Object]:
@@ -34,7 +43,7 @@ def named(objects: list[Object]) -> dict[tuple[str, str], Object]:
 
 def rendered(helm: Path, values: Object, namespace: str = "cgpu-system", chart: Path = CHART) -> list[Object]:
     texts = rendered_texts(helm, values, namespace, chart)
-    return [one for name, text in texts.items() if not name.endswith(".txt") for one in yaml.safe_load_all(text) if one]
+    return [one for name, text in texts.items() if not name.endswith(".txt") for one in loaded(text)]
 
 
 def chart_at(version: str, folder: Path) -> Path:
@@ -49,13 +58,18 @@ def chart_at(version: str, folder: Path) -> Path:
 
 def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system", chart: Path = CHART) -> dict[str, str]:
     """By Helm's own engine, in a process of its own."""
+    return _rendered(helm, json.dumps(values), namespace, chart)
+
+
+@cache
+def _rendered(helm: Path, values: str, namespace: str, chart: Path) -> dict[str, str]:
     code = (
         "import json, sys; from helm_python.chart import Chart, lint;"
         "chart = Chart.load(sys.argv[1]); values = json.loads(sys.argv[2]);"
         "print(json.dumps([chart.render(values, name='cgpu', namespace=sys.argv[3]), lint(sys.argv[1], values)]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, chart, json.dumps(values), namespace],
+        [sys.executable, "-c", code, chart, values, namespace],
         env={"PYTHONPATH": str(helm)},
         capture_output=True,
         text=True,
@@ -64,6 +78,12 @@ def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system", c
     texts, report = json.loads(done.stdout.splitlines()[-1])
     assert not [one for one in report.get("messages", []) if one.get("severity") in ("ERROR", 3)], report
     return texts
+
+
+def notes_of(helm: Path, values: Object, chart: Path = CHART) -> str:
+    """What `helm install` prints in the end."""
+    texts = rendered_texts(helm, values, chart=chart)
+    return next(text for name, text in texts.items() if name.endswith("NOTES.txt"))
 
 
 def folded(value: Any) -> Any:

@@ -31,8 +31,8 @@ from deployed import (
     folded,
     kustomized,
     named,
+    notes_of,
     rendered,
-    rendered_texts,
 )
 from fake_api import recorded
 from fakes import eventually
@@ -213,15 +213,13 @@ def test_an_agent_deletes_pods_where_a_policy_narrows_it(
     helm: Path, tmp_path: Path, minor: int, values: Object, may: bool
 ) -> None:
     """RBAC gives the pods of every node. Before 1.30 there are no policies, and the notes say what that leaves."""
-    texts = rendered_texts(helm, values, chart=chart_at(f"v1.{minor}.3", tmp_path))
-    found = named(
-        [one for name, text in texts.items() if name[-4:] == "yaml" for one in yaml.safe_load_all(text) if one]
-    )
+    chart = chart_at(f"v1.{minor}.3", tmp_path)
+    found = named(rendered(helm, values, chart=chart))
     bound = [one["roleRef"]["name"] for (kind, _), one in found.items() if kind == "ClusterRoleBinding"]
     roles = [("ClusterRole", name) for name in bound if name.startswith("cgpu-node")]
     assert (("pods", "delete") in rights(found, *roles)) == may
     is_narrowed = ("ValidatingAdmissionPolicy", "cgpu-node-own") in found
-    notes_text = next(text for name, text in texts.items() if name.endswith("NOTES.txt"))
+    notes_text = notes_of(helm, values, chart)
     assert ("its token may patch every node and every pod" in notes_text) == (not is_narrowed)
     assert ("and delete every pod" in notes_text) == (may and not is_narrowed)
 
@@ -353,7 +351,7 @@ def test_the_chart_chooses_nodes_and_pulls_with_secrets(helm: Path) -> None:
     assert one["template"]["spec"]["nodeSelector"] == {"c": "d"}
     for spec in (node, one):
         assert spec["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
-    notes_text = next(text for name, text in rendered_texts(helm, {}).items() if name.endswith("NOTES.txt"))
+    notes_text = notes_of(helm, {})
     assert "kubectl label namespace cgpu-system" in notes_text and "deploy/image import" in notes_text
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from blocks import marked
 from cluster import NODES
-from deployed import DEPLOY, REPO, Policy, folded, kustomized, named, rendered, rendered_texts
+from deployed import DEPLOY, REPO, Policy, folded, kustomized, named, notes_of, rendered
 from fake_api import FakeApi
 
 from cgpu_kube import annotations as keys
@@ -789,12 +789,7 @@ def test_the_chart_has_the_same_installer(kubectl: Path, helm: Path) -> None:
     more = named(rendered(helm, {"installer": {"enabled": True, "args": ["--no-engine"]}}))
     (one,) = more["DaemonSet", "cgpu-install"]["spec"]["template"]["spec"]["containers"]
     assert command.install.make_context("install", ["--root=/", *one["args"][1:]]).params["by_hand"]
-    notes = next(
-        text
-        for name, text in rendered_texts(helm, {"installer": {"enabled": True}}).items()
-        if name.endswith("NOTES.txt")
-    )
-    assert "GPUShareInstalled" in notes
+    assert "GPUShareInstalled" in notes_of(helm, {"installer": {"enabled": True}})
 
 
 def test_its_pods(kubectl: Path) -> None:

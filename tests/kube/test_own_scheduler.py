@@ -14,7 +14,7 @@ import extender_process
 import pytest
 import yaml
 from cluster import NODES, PODS, gpu, our_node, simple
-from deployed import DEPLOY, REPO, Mutation, Object, Policy, folded, kustomized, named, rendered, rendered_texts
+from deployed import DEPLOY, REPO, Mutation, Object, Policy, folded, kustomized, named, notes_of, rendered
 from extender_process import BIND, PROGRAM, ready
 from fake_api import FakeApi, kubeconfig
 from fakes import free_port
@@ -73,7 +73,7 @@ def test_the_charts_values(helm: Path) -> None:
     volcano = simple("p", 6)
     volcano["spec"]["schedulerName"] = "volcano"
     assert Policy(found["ValidatingAdmissionPolicy", "cgpu-scheduler-name"]).sentences(volcano) == []
-    text = next(text for name, text in rendered_texts(helm, values).items() if name.endswith("NOTES.txt"))
+    text = notes_of(helm, values)
     assert "are scheduled by cgpu-scheduler" in text and "deploy/kubernetes/certificates" not in text
     with pytest.raises(AssertionError, match=r"scheduler\.image\.repository is the kube-scheduler"):
         rendered(helm, {"scheduler": {"enabled": True}})
