@@ -90,19 +90,9 @@ class Sparse(TypedDict, total=False):
 
 _ASKED = (GPU_MEM, GPU_CORE, *NV_AMOUNTS)
 AMOUNT_MAX = 1 << 20  # of units; 1Mi and more is meant as bytes
-_META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "labels")
-_OURS = {
-    notes.INDEX,
-    notes.DEV,
-    notes.POD,
-    notes.ASSIGNED,
-    notes.ASSUME_TIME,
-    notes.ALLOCATION,
-    notes.CORE_ALLOCATION,
-    notes.NEW_ASSIGNED,
-    notes.NEW_ASSUME_TIME,
-    notes.ASSUMED,
-}
+_OURS = frozenset(notes.CHOICE)
+_META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_SPEC = ("nodeName", "resourceClaims", "priority", "schedulingGates")
 
 
 def name_of(pod: Object) -> str:
@@ -116,10 +106,9 @@ def uid_of(pod: Object) -> str:
 
 def created_ns(pod: Object) -> int:
     """By the API server's clock; 0: it does not say."""
+    text = str((pod.get("metadata") or {}).get("creationTimestamp"))
     try:
-        return (
-            int(datetime.fromisoformat(str((pod.get("metadata") or {}).get("creationTimestamp"))).timestamp()) * 10**9
-        )
+        return int(datetime.fromisoformat(text).timestamp()) * 10**9
     except ValueError:
         return 0
 
@@ -162,21 +151,17 @@ def trimmed(pod: Object) -> Object:
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     kept: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
-        "spec": {
-            key: spec[key] for key in ("nodeName", "resourceClaims", "priority", "schedulingGates") if spec.get(key)
-        },
+        "spec": {key: spec[key] for key in _SPEC if spec.get(key)},
         "status": {"phase": status.get("phase", "")},
     }
-    kept["metadata"].pop("labels", None)
     is_ours = is_tracked(pod)
     if (is_ours or is_agent(pod)) and has_running(pod):
         kept["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     if not is_ours:
         return kept | ({"metadata": {**kept["metadata"], "labels": meta["labels"]}} if is_agent(pod) else {})
     kept["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == GPU_COUNT}
-    kept["metadata"]["annotations"] = {
-        key: text for key, text in (meta.get("annotations") or {}).items() if key in _OURS
-    }
+    texts = meta.get("annotations") or {}
+    kept["metadata"]["annotations"] = {key: text for key, text in texts.items() if key in _OURS}
     for group in ("initContainers", "containers"):
         kept["spec"][group] = [_trimmed_container(one) for one in spec.get(group) or []]
     return kept

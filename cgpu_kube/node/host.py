@@ -65,7 +65,6 @@ class HostGpu:
     max_inst: int = 20
     name: str = ""
     policy: int | None = None
-    instances: int = 0
     why: str = ""  # the reason for which it takes no slice
     mps: MpsOffer = MpsOffer()
     links: tuple[tuple[int, int], ...] = ()  # to others, as cgpud ranks them
@@ -94,7 +93,6 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             max_inst=int(gpu["max_inst"]),
             name=str(gpu["name"]),
             policy=gpu["policy"],
-            instances=int(gpu["instances"]),
             why=str(gpu["why"]) or drained,
             mps=_mps(gpu.get("mps")),
             links=tuple((int(other), int(rank)) for other, rank in (gpu.get("links") or {}).items()),

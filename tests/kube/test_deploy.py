@@ -120,12 +120,15 @@ def test_the_scheduler_may_use_the_extender_and_no_other(objects: dict) -> None:
     assert "cgpu-extender-viewer" not in roles, "an administrator gives it to Prometheus"
 
 
-def test_the_network_policy_is_of_the_extender(objects: dict) -> None:
+def test_the_network_policy_is_of_the_extender(objects: dict, helm: Path) -> None:
     policy = yaml.safe_load((DEPLOY / "network/networkpolicy.yaml").read_text())
     labels = objects["Deployment", "cgpu-extender"]["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (ingress,) = policy["spec"]["ingress"]
     assert [one["port"] for one in ingress["ports"]] == [39999] and policy["spec"]["policyTypes"] == ["Ingress"]
+    found = named(rendered(helm, {"extender": {"clients": ["10.1.0.0/24"]}}))
+    ingress["from"][0] = {"ipBlock": {"cidr": "10.1.0.0/24"}}
+    assert found["NetworkPolicy", "cgpu-extender"] == policy
 
 
 def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
@@ -616,7 +619,7 @@ def test_annotations(policies: dict[str, Policy]) -> None:
     assert policy.sentences(edited, forged) == why
     keys = next(one for one in policy.spec["variables"] if one["name"] == "keys")["expression"]
     static = {"kubernetes.io/config.mirror", "kubernetes.io/config.source"}
-    assert set(re.findall(r"'([^']+)'", keys)) == pods._OURS | static
+    assert set(re.findall(r"'([^']+)'", keys)) == set(notes.CHOICE) | static
     for key in sorted(static):
         assert policy.sentences(simple("p", 6, annotations={key: "file"})) == why, key
 
