@@ -22,7 +22,6 @@ RECORDED = {
 
 def test_the_old_generation_as_recorded() -> None:
     found = keys.parse(RECORDED)
-    assert found is not None
     assert (found.gpus, found.pod_units, found.dev_units, found.assigned) == ((0,), 6, 47, False)
     assert found.assume_time_ns == 1795360427853938893
     assert found.of_container("c0", 0) is None
@@ -31,7 +30,7 @@ def test_the_old_generation_as_recorded() -> None:
 
 def test_the_newer_generation_names_containers_by_place_or_name() -> None:
     found = keys.parse({keys.ALLOCATION: '{"0":{"1":1},"side":{"1":7,"0":2}}', keys.NEW_ASSIGNED: "true"})
-    assert found is not None and found.assigned
+    assert found.assigned
     assert found.of_container("main", 0) == {1: 1}
     assert found.of_container("side", 1) == {1: 7, 0: 2}
     assert found.of_container("other", 2) is None
@@ -77,7 +76,6 @@ UNITS = st.dictionaries(st.integers(0, 63), st.integers(1, 1000), min_size=1, ma
 @given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True), UNITS, min_size=1, max_size=4))
 def test_what_is_written_is_read(table: dict[str, dict[int, int]]) -> None:
     found = keys.parse(keys.write(table, 15, 5, {"a": {0: 25}}))
-    assert found is not None
     assert found.containers == table and found.core == {"a": {0: 25}}
     assert found.index == found.gpus == tuple(sorted({gpu for units in table.values() for gpu in units}))
     assert found.pod_units == sum(sum(units.values()) for units in table.values())
@@ -122,7 +120,7 @@ def test_pods_that_are_gone_do_not_damage_a_nodes_annotation(count: int) -> None
     (text,) = keys.write_node(keys.NodeGpus("cgpu", "GiB", gpus, deleted)).values()
     assert len(text) <= keys.TEXT_MAX
     found = keys.parse_node({keys.NODE_GPUS: text})
-    assert found is not None and len(found.gpus) == 16
+    assert len(found.gpus) == 16
     sums = {i: sum(one.units.get(i, 0) for one in found.deleted.values()) for i in range(16)}
     assert sums == dict.fromkeys(range(16), 5 * count), "what is not named is counted"
     assert len(found.deleted) >= min(count, 16)

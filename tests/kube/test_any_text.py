@@ -80,14 +80,14 @@ def answer(ask: Callable[[], Any]) -> Any:
 @given(VALUE)
 def test_quantities(value: object) -> None:
     for parse in (quantity.parse, quantity.whole, quantity.mib):
-        answer(lambda parse=parse: parse(value))  # type: ignore[misc]
+        answer(lambda parse=parse: parse(value))
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.dictionaries(st.sampled_from(KEYS), TEXT, max_size=4))
 def test_annotations(texts: dict[str, str]) -> None:
     for read in (notes.parse, notes.parse_node, notes.choice, notes.parse_assumed):
-        answer(lambda read=read: read(texts))  # type: ignore[misc]
+        answer(lambda read=read: read(texts))
     answer(lambda: notes.exact(texts, "c0", ["c0", "main", "side"]))
     answer(lambda: notes.nv_limit_mib(texts, "c0"))
 
@@ -105,7 +105,7 @@ def test_any_number_of_a_nodes_annotation(at: re.Match[str], number: str) -> Non
     text = at.string[: at.start()] + number + at.string[at.end() :]
     ours = answer(lambda: notes.parse_node({notes.NODE_GPUS: text}))
     node = read_node({"metadata": {"name": "n", "annotations": {notes.NODE_GPUS: text}}, "status": {}})
-    assert node is not None and node.is_ours
+    assert node.is_ours
     if ours is None:
         assert node.why and not node.gpus
     else:

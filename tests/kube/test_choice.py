@@ -119,7 +119,6 @@ def test_a_uuid_is_the_namespaces_to_allow(objects: dict) -> None:
 
 async def test_the_agent_looks_again(world: World) -> None:
     """An author may write annotations after the binding, and without an extender the kubelet chooses."""
-
     first, second = world.agent.gpus
     world.api.label_namespace("team", {})
     written = placed({"main": {1: 6}}, 80)
@@ -179,7 +178,7 @@ NAMED = [
 @pytest.mark.parametrize(("found", "wanted"), NAMED)
 def test_others_names(found: Object, wanted: tuple[int, ...]) -> None:
     need = pods.needs(found)
-    assert need is not None and need.names == notes.NAMES
+    assert need.names == notes.NAMES
     (one,) = need.containers
     assert (need.gpus, one.mib, one.percent, one.core) == wanted
     assert pods.needs(pods.trimmed(found) | {"metadata": found["metadata"]}) == need
@@ -239,7 +238,6 @@ async def test_a_node_takes_them_that_says_so() -> None:
 
 async def test_a_whole_gpu_of_nvidias_plugin_is_no_concern() -> None:
     """nvidia.com/gpu alone: on a node that takes the names all of a GPU's memory, on others nothing of ours."""
-
     async with Cluster(our_node("n0", T4), nv_node("n1")) as cluster:
         found = cluster.put(named({NV_GPU: 1}))
         assert (await cluster.filter(found, "n0", "foreign"))["NodeNames"] == ["n0", "foreign"]
@@ -268,7 +266,6 @@ async def test_no_cores_of_no_gpu_ask_for_nothing() -> None:
 
 async def test_a_later_annotation_widens_nothing() -> None:
     """The extender has counted 4 GiB; its next life reads the same, whatever the author has written since."""
-
     async with Cluster(nv_node()) as cluster:
         key = "nvidia.com/container.c0.gpu-memory.limit"
         await cluster.place(named({NV_GPU: 1}, annotations={key: "4Gi"}))

@@ -66,7 +66,6 @@ def test_the_choice_of_devices_takes_linear_time() -> None:
 
 async def test_a_kubelet_that_restarts_has_its_devices_at_once(tmp_path: Path) -> None:
     """Sixteen pods hold four fifths of eight GPUs in the finest unit."""
-
     world = World(tmp_path, link=eight_gpus(), settings={"unit": "MiB"})
     async with world.running():
         total = 8 * 317

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from fake_api import Refusal, recorded
@@ -53,6 +53,12 @@ def world(tmp_path: Path) -> AbstractAsyncContextManager[World]:
     return registered(World(tmp_path, mode="dra"))
 
 
+class Named(NamedTuple):
+    namespace: str
+    name: str
+    uid: str
+
+
 def claim(
     world: World,
     name: str = "c",
@@ -60,9 +66,9 @@ def claim(
     config: list[dict[str, Any]] | None = None,
     asked: dict[str, str] | None = None,
     **meta: Any,
-) -> tuple[str, str, str]:
+) -> Named:
     """An allocated claim, as recorded, with these results instead, and with what they ask for (`asked`: another
-    capacity): (namespace, name, uid)."""
+    capacity)."""
     found = copy.deepcopy(recorded("claim-allocated"))
     found["metadata"] = {"name": name, "namespace": "team", **meta}
     requests = []
@@ -78,7 +84,13 @@ def claim(
     devices["results"] = [{**first, **result} for result in results or ({},)]
     devices["config"] = config or []
     made = world.api.put(CLAIMS, found)
-    return "team", name, str(made["metadata"]["uid"])
+    return Named("team", name, str(made["metadata"]["uid"]))
+
+
+async def prepare(world: World, *of_claim: Any, **more: Any) -> tuple[Named, Any]:
+    """A claim, and the answer to the kubelet that wants it prepared."""
+    named = claim(world, *of_claim, **more)
+    return named, (await world.kubelet.prepare(DRIVER, named))[named.uid]
 
 
 def pod_with(world: World, name: str, *claims_: str, containers: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
@@ -112,7 +124,7 @@ async def started(world: World, pod: dict[str, Any], prepared: Any, name: str = 
 
 async def test_the_slice_has_each_gpu_with_its_own_capacity(world: World) -> None:
     spec = published(world)
-    assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
+    assert spec["pool"]["name"] == spec["nodeName"] == NODE
     first, second = spec["devices"]
     like = recorded("resourceslice")["spec"]["devices"][0]
     assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
@@ -128,11 +140,9 @@ async def test_the_slice_has_each_gpu_with_its_own_capacity(world: World) -> Non
     assert second["capacity"]["slots"] == like["capacity"]["slots"]
     assert first["allowMultipleAllocations"] is True
     found = world.api.get(SLICES, "", SLICE)
-    assert found is not None
     assert found["metadata"]["ownerReferences"][0]["uid"] == world.own_node()["metadata"]["uid"]
     await asyncio.sleep(0.5)
     again = world.api.get(SLICES, "", SLICE)
-    assert again is not None
     assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], "no write without a change"
 
 
@@ -147,7 +157,6 @@ async def test_a_slice_that_the_kubelet_deleted_is_published_again(world: World)
 
 async def test_a_changed_slice_has_the_next_generation(world: World) -> None:
     found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
-    assert found is not None
     found["spec"]["devices"].pop()
     world.api.put(SLICES, found)
     await eventually(lambda: len(published(world)["devices"]) == 2, "both")
@@ -200,7 +209,6 @@ async def test_an_agent_that_serves_again_reports_health_once(world: World) -> N
 
 async def test_health_is_reported_again_while_nothing_changes(world: World) -> None:
     """A kubelet takes the health of a device as unknown 30 s after the last report."""
-
     assert dra.HEALTH_S * 2 <= 30
     await eventually(lambda: world.kubelet.health, "a report")
     world.agent.driver.health_s = 0.1
@@ -214,21 +222,19 @@ async def test_health_is_reported_again_while_nothing_changes(world: World) -> N
 
 
 async def test_a_claim_becomes_the_slice_of_its_pod(world: World) -> None:
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    named, prepared = await prepare(world)
     (device,) = prepared.devices
     assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
     assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
     reply = await started(world, pod_with(world, "p", "c"), prepared)
     assert reply["ok"], reply
-    (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+    (slot,) = world.link.containers[f"claim-{named.uid}"].slots
     assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
     assert "CGPU_DISABLE" not in world.env(reply["id"])
 
 
 async def test_pods_and_containers_of_one_claim_share_one_slice(world: World) -> None:
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    named, prepared = await prepare(world)
     both = (
         container("a", resources={"claims": [{"name": "c"}]}),
         container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
@@ -239,7 +245,7 @@ async def test_pods_and_containers_of_one_claim_share_one_slice(world: World) ->
         (await started(world, first, prepared, "b"))["id"],
         (await started(world, second, prepared))["id"],
     ]
-    assert list(world.link.containers) == [f"claim-{named[2]}"]
+    assert list(world.link.containers) == [f"claim-{named.uid}"]
     for container_id in ids[:2]:
         await world.end(container_id)
     assert world.link.containers
@@ -255,8 +261,7 @@ async def test_containers_of_a_pod_with_a_claim_are_bounded(world: World) -> Non
     def named_ones(count: int) -> tuple[dict[str, Any], ...]:
         return tuple(container(f"c{number}", resources={"claims": [{"name": "c"}]}) for number in range(count))
 
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, prepared = await prepare(world)
     assert (await started(world, pod_with(world, "p", "c", containers=named_ones(64)), prepared, "c63"))["ok"]
     reply = await started(world, pod_with(world, "q", "c", containers=named_ones(65)), prepared, "c0")
     assert reply["error"] == ("65 containers of pod team/q name a claim of cgpu.io; a pod may have 64 such containers")
@@ -266,15 +271,14 @@ async def test_containers_of_a_pod_with_a_claim_are_bounded(world: World) -> Non
 
 
 async def test_a_claim_of_two_gpus(world: World) -> None:
-    named = claim(
+    named, prepared = await prepare(
         world,
         "c",
         {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
         {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
     )
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
     assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
-    slots = world.link.containers[f"claim-{named[2]}"].slots
+    slots = world.link.containers[f"claim-{named.uid}"].slots
     assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
     part = container(resources={"claims": [{"name": "c", "request": "big"}]})
     reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
@@ -283,8 +287,7 @@ async def test_a_claim_of_two_gpus(world: World) -> None:
 
 async def test_a_claim_of_a_template_and_of_an_extended_resource(world: World) -> None:
     """The names of generated claims are in the pod's status."""
-    named = claim(world, "six1-g-22xzg")
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, prepared = await prepare(world, "six1-g-22xzg")
     given = recorded("pod-with-claim")
     given["metadata"] = {"name": "six1", "namespace": "team"}
     given["spec"] |= {"nodeName": NODE, "initContainers": []}
@@ -302,8 +305,7 @@ async def test_a_claim_of_a_template_and_of_an_extended_resource(world: World) -
 
 
 async def test_a_container_without_the_claim_gets_nothing(world: World) -> None:
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, prepared = await prepare(world)
     thief = world.pod("thief", container())
     reply = await started(world, thief, prepared)  # the author copied the variables of the claim
     assert "asks for no aliyun.com/gpu-mem" in reply["error"]
@@ -318,14 +320,14 @@ async def test_a_container_without_the_claim_gets_nothing(world: World) -> None:
 
 async def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: World) -> None:
     named = claim(world)
-    first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    first = (await world.kubelet.prepare(DRIVER, named))[named.uid]
     await world.stop_agent()
     for path in (world.directory / "cdi").iterdir():
         path.unlink()
     await world.api.down()
     await world.start_agent()
     await eventually(lambda: world.agent._driver_runs, "the driver")
-    again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    again = (await world.kubelet.prepare(DRIVER, named))[named.uid]
     assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
     other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
     assert "does not answer" in other.error
@@ -336,7 +338,6 @@ async def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: 
 async def test_a_claim_made_again_is_not_the_earlier_one(world: World, restart: bool, is_older: bool) -> None:
     """Deleted by force: the kubelet has not ended it yet when the next one of the name comes, larger. @is_older: the
     files are of a version that retired none."""
-
     large = {"consumedCapacity": {"memory": "12Gi", "weight": "1", "slots": "1"}}
     first = claim(world, uid="uid-z")
     await world.kubelet.prepare(DRIVER, first)
@@ -361,8 +362,7 @@ async def test_a_claim_made_again_is_not_the_earlier_one(world: World, restart: 
 @pytest.mark.parametrize("is_made_again", [False, True])
 async def test_a_claim_that_the_kubelet_never_ends(world: World, is_made_again: bool) -> None:
     """As after `kubeadm reset`. @is_made_again: under its name, with another uid."""
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    named, prepared = await prepare(world)
     reply = await started(world, pod_with(world, "p", "c"), prepared)
     assert reply["ok"], reply
     world.api.remove(PODS, "team", "p")
@@ -371,7 +371,7 @@ async def test_a_claim_that_the_kubelet_never_ends(world: World, is_made_again: 
         claim(world, uid="uid-2")
     await eventually(lambda: [one.retired for one in world.agent.claims] == [True], "retired")
     world.label("cgpu")
-    sentence = f"team/c (claim {named[2]}); drain it"
+    sentence = f"team/c (claim {named.uid}); drain it"
     await eventually(lambda: sentence in world.mode_refused(), "the sentence")
     await asyncio.sleep(1.0)
     assert sentence in world.mode_refused(), "its slice is there"
@@ -408,8 +408,7 @@ async def test_a_claim_stays_while_the_api_server_does_not_say_that_it_is_gone(w
 async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, mode="dra", settings={"clean_s": 60.0})  # it is not retired before
     async with registered(world):
-        named = claim(world)
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        named, prepared = await prepare(world)
         world.api.remove(CLAIMS, "team", "c")
         claim(world, "c", {"driver": "gpu.nvidia.com"}, uid="uid-2")
         thief = pod_with(world, "thief", "c")
@@ -420,7 +419,7 @@ async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_pa
         world.api.before = None
         reply = await started(world, thief, prepared)
         assert (
-            f"the one with uid {named[2]}, of the same name, was, and the API server has it no more" in reply["error"]
+            f"the one with uid {named.uid}, of the same name, was, and the API server has it no more" in reply["error"]
         )
         reply = await started(world, thief, prepared)
         assert "names a claim that is not prepared on this node" in reply["error"]
@@ -428,8 +427,7 @@ async def test_a_pod_with_another_driver_s_claim_of_the_name_gets_nothing(tmp_pa
 
 
 async def test_a_container_of_a_known_claim_needs_no_api_server(world: World) -> None:
-    named = claim(world)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, prepared = await prepare(world)
     pod = pod_with(world, "p", "c")
     reply = await started(world, pod, prepared)
     assert reply["ok"], reply
@@ -466,8 +464,7 @@ async def test_another_class_of_our_devices(
     world: World, asked: dict[str, str], result: dict[str, Any], sentence: str
 ) -> None:
     """The admission policy knows the class cgpu.io by its name only; the driver knows its devices."""
-    named = claim(world, "c", result, asked=asked)
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, prepared = await prepare(world, "c", result, asked=asked)
     assert sentence in prepared.error
     assert not list((world.directory / "cdi").glob("*"))
 
@@ -475,8 +472,7 @@ async def test_another_class_of_our_devices(
 async def test_admin_access_observes(world: World) -> None:
     """The scheduler counts nothing for it: with a slice, the next ordinary claim would find its memory taken."""
     watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
-    named = claim(world, "admin", watch, asked={})
-    prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    named, prepared = await prepare(world, "admin", watch, asked={})
     assert not prepared.error and not prepared.devices
     found = pod_with(world, "p", "admin")
     container_id = world.bundle(found, "main", {})
@@ -512,8 +508,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("result", "why"), REFUSED, ids=[why[:40] for _, why in REFUSED])
 async def test_bad_claims(world: World, result: dict[str, Any], why: str) -> None:
-    named = claim(world, "c", result)
-    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, answer = await prepare(world, "c", result)
     assert why in answer.error and not answer.devices
     assert not (world.directory / "cdi").exists()
 
@@ -597,8 +592,7 @@ async def test_high_priority_is_an_administrators(
     labels = {"cgpu.io/priority": label} if label else {}
     world.api.label_namespace("team", labels)
     async with registered(world):
-        named = claim(world, config=config)
-        answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        _, answer = await prepare(world, config=config)
         if high is None:
             assert "asks for high priority, and neither its class nor its namespace allows it" in answer.error
         else:
@@ -644,11 +638,10 @@ async def test_a_containerd_without_cdi_prepares_no_claim(world: World) -> None:
     node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28"
     world.api.put(NODES, node)
     await eventually(lambda: "1.7.28" in world.agent.cluster.own_node()["runtime"], "seen")
-    named = claim(world)
-    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    named, answer = await prepare(world)
     assert "enable_cdi = true" in answer.error and not answer.devices
     world.agent.settings = replace(world.agent.settings, cdi_enabled=True)
-    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    answer = (await world.kubelet.prepare(DRIVER, named))[named.uid]
     assert answer.devices and not answer.error
 
 
@@ -662,8 +655,7 @@ async def test_a_container_without_a_grant_is_named(world: World, monkeypatch: A
         world.api.put(PODS, pod)
 
     good, bad = pod_with(world, "good", "c"), pod_with(world, "bad", "c")
-    named = claim(world)
-    answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+    _, answer = await prepare(world)
     assert (await started(world, good, answer))["action"] == "edited"
     run(good)
     run(bad)
@@ -725,13 +717,12 @@ async def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Pat
     world.link.inventory = tuple(replace(gpu, policy=6, max_inst=100, free_weight=100) for gpu in world.link.inventory)
 
     async with registered(world):
-        named = claim(world, config=[opaque(CEILING)])
-        prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+        named, prepared = await prepare(world, config=[opaque(CEILING)])
         pod = pod_with(world, "p", "c")
         for _ in range(2):  # the second time from the files, as after a reboot
             reply = await started(world, pod, prepared)
             assert reply["ok"], reply
-            (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+            (slot,) = world.link.containers[f"claim-{named.uid}"].slots
             assert (slot.weight, slot.ceiling) == (5, 30)
             await world.end(reply["id"])
             await world.stop_agent()
@@ -749,13 +740,13 @@ async def test_the_mode_waits_for_the_claims(world: World) -> None:
     named = claim(world)
     await world.kubelet.prepare(DRIVER, named)
     world.label("cgpu")
-    await eventually(lambda: f"team/c (claim {named[2]})" in world.mode_refused(), "the sentence")
+    await eventually(lambda: f"team/c (claim {named.uid})" in world.mode_refused(), "the sentence")
     assert published(world)
     await world.kubelet.unprepare(DRIVER, named)
     await eventually(lambda: world.offered() == 94, "the other mode")
     await eventually(lambda: published(world) is None, "no slice")
     answer = await world.kubelet.prepare(DRIVER, named)
-    assert "which is in mode cgpu now, not dra" in answer[named[2]].error
+    assert "which is in mode cgpu now, not dra" in answer[named.uid].error
     pod = world.pod("p", container(mem=6))
     assert world.slots(await world.start(pod)) == [(0, 6043)]
 

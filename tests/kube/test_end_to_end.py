@@ -50,7 +50,7 @@ async def run(world: World, cluster: Cluster, spec: dict[str, Any], *author: str
     assert (await cluster.filter(found, NODE))["NodeNames"] == [NODE]
     assert await cluster.bind(found, NODE) == ""
     bound = world.api.get(PODS, "team", "p")
-    assert bound is not None and bound["spec"]["nodeName"] == NODE
+    assert bound["spec"]["nodeName"] == NODE
     return await world.start(bound, "main", *author)
 
 

@@ -73,7 +73,6 @@ async def test_the_patch_comes_before_the_binding(cluster: Cluster) -> None:
 
 async def test_a_node_with_the_vendors_plugin() -> None:
     """Containers are listed by their place, and a pod is on one GPU."""
-
     async with Cluster(vendor_node("v", 30, 2)) as cluster:
         await cluster.place(
             pod("a", container("x", 5), container("free", None), container("y", 4), init=(container("i", 2),))
@@ -349,7 +348,6 @@ async def test_the_pods_status_is_written_meanwhile(cluster: Cluster) -> None:
 @pytest.mark.parametrize("carried_out", [True, False])
 async def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
     """The memory stays reserved until it is known what became of the pod."""
-
     async with Cluster(our_node("n1", gpu(0, 15)), doubt_s=0.1) as cluster:
         one = simple("a", 10)
         cluster.put(one)
@@ -710,13 +708,12 @@ def test_many_deleted_pods_fit_the_annotation() -> None:
     texts = notes.write_node(notes.NodeGpus("cgpu", "GiB", (gpu(0, 15),), remains))
     assert len(texts[notes.NODE_GPUS]) < notes.TEXT_MAX
     found = notes.parse_node(texts)
-    assert found is not None and len(found.deleted) == notes.DELETED_MAX + 1
+    assert len(found.deleted) == notes.DELETED_MAX + 1
     assert sum(units for one in found.deleted.values() for units in one.units.values()) == 500
 
 
 async def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
     """cgpud gives it a weight of 1 of 20, which a GPU with 100 % taken has not."""
-
     async with Cluster(our_node("n1", gpu(0, 15), mode="core_mem")) as cluster:
         await cluster.place(pod("most", container("c0", 4, 95)))
         await cluster.place(simple("none", 4))
@@ -738,10 +735,14 @@ def preempted(cluster: Cluster, asked: dict, **victims: list[str]) -> Any:
     return cluster.post("preempt", {"Pod": asked, "NodeNameToVictims": None, "NodeNameToMetaVictims": named})
 
 
-async def with_priority(cluster: Cluster, name: str, units: int, priority: int, node: str = "n1") -> None:
+def important(name: str, units: int, priority: int) -> Object:
     found = simple(name, units)
     found["spec"]["priority"] = priority
-    cluster.put(found)
+    return found
+
+
+async def with_priority(cluster: Cluster, name: str, units: int, priority: int, node: str = "n1") -> None:
+    found = cluster.put(important(name, units, priority))
     assert await cluster.bind(found, node) == ""
 
 
@@ -753,15 +754,13 @@ def names_of(cluster: Cluster, answer: Any) -> dict[str, set[str]]:
 
 async def test_a_victim_is_one_whose_gpu_makes_room() -> None:
     """Two GPUs with 9 and 8 taken of 15: by the sum of the node any victim of 6 will do, and only one GPU has room."""
-
     async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "a", 9, 0)
         await with_priority(cluster, "b", 9, 0)
         await with_priority(cluster, "small", 3, 0)
         await with_priority(cluster, "dear", 3, 50)
         await cluster.settled()
-        asked = simple("new", 12)
-        asked["spec"]["priority"] = 100
+        asked = important("new", 12, 100)
         on = {name: notes.parse(cluster.stored(name)["metadata"]["annotations"]).index[0] for name in ("small", "dear")}
         # By the sum of the node two small ones and a large one will do; GPU by GPU the large one where "dear" is not.
         status, answer = await preempted(cluster, asked, n1=["small", "a"], n2=[])
@@ -780,17 +779,14 @@ async def test_a_victim_is_one_whose_gpu_makes_room() -> None:
 
 async def test_no_victim_where_no_gpu_makes_room() -> None:
     """The scheduler would end `a`; the rest of its GPU is of higher priority."""
-
     async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         await with_priority(cluster, "high", 10, 100)
         await with_priority(cluster, "a", 5, 0)
         await with_priority(cluster, "high2", 10, 100)
         await cluster.settled()
-        asked = simple("new", 10)
-        asked["spec"]["priority"] = 100
+        asked = important("new", 10, 100)
         assert names_of(cluster, (await preempted(cluster, asked, n1=["a"]))[1]) == {}
-        less = simple("less", 5)
-        less["spec"]["priority"] = 100
+        less = important("less", 5, 100)
         assert names_of(cluster, (await preempted(cluster, less, n1=["a"]))[1]) == {"n1": {"a"}}, (
             "there is room now, and kube-scheduler ends the whole preemption if a node has no victim"
         )
@@ -807,16 +803,14 @@ async def test_no_list_of_victims_becomes_empty() -> None:
     async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15))) as cluster:
         there = []
         for number in range(14):
-            found = simple(f"p{number}", chance.randint(1, 6))
-            found["spec"]["priority"] = chance.choice((0, 10, 20))
+            found = important(f"p{number}", chance.randint(1, 6), chance.choice((0, 10, 20)))
             cluster.put(found)
             if await cluster.bind(found, chance.choice(("n1", "n2"))) == "":
                 there.append(found)
         await cluster.settled()
         answers = 0
         for number in range(60):
-            asked = simple(f"new{number}", chance.randint(1, 15))
-            asked["spec"]["priority"] = chance.choice((5, 15, 25))
+            asked = important(f"new{number}", chance.randint(1, 15), chance.choice((5, 15, 25)))
             given: dict[str, list[str]] = {}
             for found in chance.sample(there, chance.randint(1, 4)):
                 meta = cluster.stored(found["metadata"]["name"])
@@ -835,8 +829,7 @@ async def test_victims_without_gpu_memory_stay() -> None:
         other = pod("cpu", container("c", None))
         cluster.put(other)
         await cluster.settled()
-        asked = simple("new", 10)
-        asked["spec"]["priority"] = 5
+        asked = important("new", 10, 5)
         assert names_of(cluster, (await preempted(cluster, asked, n1=["cpu", "a"]))[1]) == {"n1": {"cpu", "a"}}
         whole = {"Pod": asked, "NodeNameToVictims": {"n1": {"Pods": [cluster.stored("a")], "NumPDBViolations": 1}}}
         _, answer = await cluster.post("preempt", whole)

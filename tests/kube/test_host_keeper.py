@@ -57,7 +57,6 @@ async def boot(world: Process, kubelet: Admission, how: int) -> None:
 async def test_a_reboot_under_the_daemonset_fails_no_pod(tmp_path: Path, how: int) -> None:
     """Pods whose restartPolicy is Always, which no controller makes again. Their containers wait for the agent, which
     the kubelet starts as any other pod's."""
-
     async with standing(tmp_path, keeper=True) as world, Admission(world, 0.5).running() as kubelet:
         for name in "abc":
             world.pod(name, container(mem=4), annotations=bound(0 if name == "a" else 1, 4))
@@ -75,7 +74,6 @@ async def test_a_reboot_under_the_daemonset_fails_no_pod(tmp_path: Path, how: in
 async def test_the_kubelet_has_the_devices_while_the_pod_is_away(tmp_path: Path) -> None:
     """After SIGTERM, and after SIGKILL. A pod that was bound already, or by a scheduler without the extender, waits.
     (15 and 60 s: tests/cluster. Nothing on the way has a time of its own.)"""
-
     async with standing(tmp_path, keeper=True) as world, Admission(world, 0.5).running() as kubelet:
         resource = world.kubelet.resources[GPU_MEM]
         for name, end in (("p", world.stop_agent), ("q", world.kill)):
@@ -110,7 +108,6 @@ async def test_wanted_pods_come_through_a_roll_of_the_pod(tmp_path: Path) -> Non
 async def test_the_kubelet_and_then_the_unit_restart(tmp_path: Path) -> None:
     """The kubelet while there is no agent. The unit by an update of the host's files: the agent ends with its stream,
     and the next one finds the unit's next life."""
-
     async with standing(tmp_path, keeper=True) as world:
         await world.kill()
         await world.kubelet.restart()
@@ -135,7 +132,6 @@ async def stays_registered(world: Process) -> None:
 async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path, dies: bool) -> None:
     """The installer's pod and the agent's start at the same time on a bare node. The agent may also be killed before
     its first process has seen the unit."""
-
     program = f"from cgpu_kube.node import keeper; keeper.HOST_S = {60 if dies else 0.5}; {Process.program}"
     async with standing(tmp_path, program=program) as world:
         first, own = world.agent_pid(), world.kubelet.resources[GPU_MEM]
@@ -159,7 +155,6 @@ async def test_an_agent_without_the_unit_hands_over_when_it_comes(tmp_path: Path
 
 async def test_a_kubelet_that_restarts_before_the_agent_has_offered(tmp_path: Path) -> None:
     """The agent has the lock, and waits for cgpud. It is no agent with sockets of its own."""
-
     async with standing(tmp_path, keeper=True) as world:
         await world.kill()
         world.options = {"cgpud": str(tmp_path / "none")}

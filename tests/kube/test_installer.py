@@ -232,21 +232,43 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return top
 
 
-def some_modules(top: Path) -> Path:
-    folder = top / "modules" / KERNEL
+class Site:
+    """A host, and the image of the installer: its payload and its modules."""
+
+    def __init__(self, root: Path, payload: Path, modules: Path) -> None:
+        self.root, self.payload, self.modules = root, payload, modules
+
+    @property
+    def image(self) -> Image:
+        return host.image(self.payload, self.modules)
+
+    def is_of(self, text: str) -> None:
+        """The image is another build."""
+        (self.payload / "SHA256SUMS").write_text(text)
+
+    def acting(self, fake: Fake, by_hand: bool = False) -> Acting:
+        return Acting(fake, self.image, self.payload, self.modules, by_hand=by_hand)
+
+    def attempt(self, fake: Fake, removing: bool = False) -> command.State:
+        return command.attempt(self.acting(fake), removing)
+
+
+@pytest.fixture
+def fake(root: Path) -> Fake:
+    return Fake(root)
+
+
+@pytest.fixture
+def site(root: Path, payload: Path, tmp_path: Path) -> Site:
+    folder = tmp_path / "modules" / KERNEL
     folder.mkdir(parents=True)
     for name in ("cgpu_km.ko", "cgpu_core_0_2_0.ko", "modules.dep"):
         (folder / name).write_text(name)
-    return folder.parent
+    return Site(root, payload, folder.parent)
 
 
-def acting(fake: Fake, payload: Path, modules: Path) -> Acting:
-    return Acting(fake, host.image(payload, modules), payload, modules)  # type: ignore[arg-type]
-
-
-def test_a_bare_host(root: Path, payload: Path, tmp_path: Path) -> None:
-    fake, modules = Fake(root), some_modules(tmp_path)
-    state = command.attempt(acting(fake, payload, modules), removing=False)
+def test_a_bare_host(site: Site, fake: Fake, root: Path) -> None:
+    state = site.attempt(fake)
     assert (state.holds, state.reason) == (True, "Installed"), state
     folder = root / f"lib/modules/{KERNEL}/updates/cgpu"
     assert {one.name for one in folder.iterdir()} == {"cgpu_km.ko", "cgpu_core_0_2_0.ko", "BUILD"}
@@ -267,20 +289,19 @@ def test_a_bare_host(root: Path, payload: Path, tmp_path: Path) -> None:
 
 
 def test_files_are_on_the_disk_before_they_count(
-    root: Path, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, fake: Fake, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power loss a BUILD that is there would keep files that are empty."""
-    fake, modules = Fake(root), some_modules(tmp_path)
     builds = (root / host.BUILD, root / f"lib/modules/{KERNEL}/updates/cgpu/BUILD")
     seen = []
     monkeypatch.setattr(act.os, "sync", lambda: seen.append((fake.calls[-1], [one.exists() for one in builds])))
-    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    assert site.attempt(fake).reason == "Installed"
     put = "bash /var/lib/cgpu-install/scripts/install put /var/lib/cgpu-install/stage"
     assert seen == [(put, [False, False]), (f"depmod {KERNEL}", [True, False])]
     assert all(one.exists() for one in builds)
 
 
-def test_a_module_that_the_kernel_refuses(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_a_module_that_the_kernel_refuses(site: Site, fake: Fake, root: Path) -> None:
     """The sentence is that of cgpu doctor; the next round begins where this one ended."""
     finding = {
         "check": "secure boot",
@@ -291,19 +312,17 @@ def test_a_module_that_the_kernel_refuses(root: Path, payload: Path, tmp_path: P
     other = {"check": "headers", "status": "problem", "text": "no headers", "remedy": "apt"}
     refused = Done(1, "", "modprobe: ERROR: could not insert 'cgpu_km': Key was rejected by service\n")
     doctor = Done(7, json.dumps({"findings": [finding, other]}), "")
-    fake = Fake(root)
     fake.answers = {"modprobe cgpu_km": refused, "/usr/local/bin/cgpu doctor": doctor}
-    modules = some_modules(tmp_path)
-    state = command.attempt(acting(fake, payload, modules), removing=False)
+    state = site.attempt(fake)
     assert (state.failed, state.reason) == (True, "StepFailed")
     assert "Key was rejected by service; the kernel loads only modules (mokutil)" in state.message
     assert "no headers" not in state.message
     again = host.read(root, fake.run)
-    assert install(again, host.image(payload, modules)).steps[0] is Step.COPY_MODULES, "modinfo finds none here"
-    assert Step.PUT not in install(again, host.image(payload, modules)).steps
+    assert install(again, site.image).steps[0] is Step.COPY_MODULES, "modinfo finds none here"
+    assert Step.PUT not in install(again, site.image).steps
 
 
-def test_an_engine_that_cannot_be_set_up(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_be_set_up(site: Site, fake: Fake) -> None:
     body = {
         "code": "refused",
         "exit": 1,
@@ -311,16 +330,15 @@ def test_an_engine_that_cannot_be_set_up(root: Path, payload: Path, tmp_path: Pa
         "why": "k3s reads another",
         "hint": "h",
     }
-    fake = Fake(root)
     said = Done(1, "", json.dumps({"schema_version": 1, "error": body}))
     plain = fake.run
     fake.run = lambda *words, **env: said if "setup" in words else plain(*words, **env)  # type: ignore[method-assign]
-    state = command.attempt(acting(fake, payload, some_modules(tmp_path)), removing=False)
+    state = site.attempt(fake)
     assert state.message == "/etc/containerd/config.toml: k3s reads another (h)"
 
 
-def test_a_host_that_is_none(payload: Path, tmp_path: Path) -> None:
-    state = command.attempt(acting(Fake(tmp_path), payload, some_modules(tmp_path)), removing=False)
+def test_a_host_that_is_none(site: Site, tmp_path: Path) -> None:
+    state = site.attempt(Fake(tmp_path))
     assert (state.failed, state.reason) == (True, "NoSystemd")
 
 
@@ -334,14 +352,13 @@ def test_the_owner_of_another_installation(root: Path) -> None:
     assert host.read(root, Fake(root).run).owner == "packages"
 
 
-def test_what_make_install_has_put_stays(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_what_make_install_has_put_stays(site: Site, root: Path) -> None:
     """Into the installer's prefix, too."""
-    modules = some_modules(tmp_path)
     for name in (host.LIST, "usr/local/bin/cgpud"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("file - /usr/src/cgpu-0.2.0/dkms.conf\n")
     for removing in (False, True):
-        state = command.attempt(acting(Fake(root), payload, modules), removing)
+        state = site.attempt(Fake(root), removing)
         assert (state.failed, state.reason) == (True, "OtherInstallation") and "by make install" in state.message
     ours = {
         "by its build": (host.BUILD, True),
@@ -357,21 +374,20 @@ def test_what_make_install_has_put_stays(root: Path, payload: Path, tmp_path: Pa
             (root / name).unlink()
 
 
-def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Path, tmp_path: Path) -> None:
-    fake, modules = Fake(root), some_modules(tmp_path)
-    command.attempt(acting(fake, payload, modules), removing=False)
+def test_removal_of_a_module_in_use_puts_the_daemon_back(site: Site, fake: Fake, root: Path) -> None:
+    site.attempt(fake)
     (root / "sys/module/cgpu_km/holders/cgpu_core_0_2_0").mkdir(parents=True)
     plain, in_use = fake.run, Done(1, "", "rmmod: ERROR: Module cgpu_km is in use")
     fake.run = lambda *words, **env: in_use if words[0] == "rmmod" else plain(*words, **env)  # type: ignore[method-assign]
     fake.calls.clear()
-    state = command.attempt(acting(fake, payload, modules), removing=True)
+    state = site.attempt(fake, removing=True)
     assert state.failed and "Module cgpu_km is in use" in state.message
     back = ["modprobe cgpu_core_0_2_0", "systemctl start cgpud.service"]
     assert not (root / act.MARK).exists()
     assert fake.calls[-2:] == back, "rmmod has unloaded the core before it found the module in use"
     assert not any("uninstall" in call for call in fake.calls)
     fake.run = plain  # type: ignore[method-assign]
-    state = command.attempt(acting(fake, payload, modules), removing=True)
+    state = site.attempt(fake, removing=True)
     assert (state.reason, state.failed) == ("Removed", False)
     assert "rmmod cgpu_core_0_2_0 cgpu_km" in fake.calls
     assert fake.calls[-4:] == [
@@ -383,31 +399,28 @@ def test_removal_of_a_module_in_use_puts_the_daemon_back(root: Path, payload: Pa
     assert not (root / f"lib/modules/{KERNEL}/updates").exists()
 
 
-def test_removal_takes_modules_from_kernels_that_are_gone(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_removal_takes_modules_from_kernels_that_are_gone(site: Site, fake: Fake, root: Path) -> None:
     """Their packages have left the folder, since our modules were in it."""
-    fake, modules = Fake(root), some_modules(tmp_path)
-    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    assert site.attempt(fake).reason == "Installed"
     for kernel, name in (("5.10.0-1", "updates/cgpu/a"), ("5.10.0-2", "updates/a"), ("5.10.0-3", "modules.order")):
         (root / "lib/modules" / kernel / "updates/cgpu").mkdir(parents=True)
         (root / "lib/modules" / kernel / name).touch()
     fake.calls.clear()
-    assert command.attempt(acting(fake, payload, modules), removing=True).reason == "Removed"
+    assert site.attempt(fake, removing=True).reason == "Removed"
     assert [call for call in fake.calls if call.startswith("depmod")] == ["depmod 5.10.0-3", f"depmod {KERNEL}"]
     assert {one.name for one in (root / "lib/modules").iterdir()} == {KERNEL, "5.10.0-2", "5.10.0-3"}
 
 
-def test_removal_leaves_an_engine_that_is_set_up_by_hand(root: Path, payload: Path, tmp_path: Path) -> None:
-    fake, modules = Fake(root), some_modules(tmp_path)
-    one = Acting(fake, host.image(payload, modules), payload, modules, by_hand=True)  # type: ignore[arg-type]
+def test_removal_leaves_an_engine_that_is_set_up_by_hand(site: Site, fake: Fake) -> None:
+    one = site.acting(fake, by_hand=True)
     assert command.attempt(one, removing=False).reason == "Installed"
     assert command.attempt(one, removing=True).reason == "Removed"
     assert fake.calls[-1].endswith("scripts/install uninstall")
     assert not any("setup" in call or "containerd" in call for call in fake.calls)
 
 
-def test_removal_waits_for_the_end_of_the_agent(root: Path, payload: Path, tmp_path: Path) -> None:
-    fake, modules = Fake(root), some_modules(tmp_path)
-    one = acting(fake, payload, modules)
+def test_removal_waits_for_the_end_of_the_agent(site: Site, fake: Fake, root: Path) -> None:
+    one = site.acting(fake)
     assert command.attempt(one, removing=False).reason == "Installed"
     turn = Turn(root / host.AGENT_LOCK)
     assert turn.take()
@@ -497,13 +510,13 @@ class Node(Fake):
         return Done(0, "", "")
 
 
-def rounds(node: Node, payload: Path, modules: Path, removing: bool = False) -> command.State:
+def rounds(node: Node, site: Site, removing: bool = False) -> command.State:
     """Until one does not fail, as the kubelet starts the program again; the one before may have been killed."""
-    node.build = host.image(payload, modules).build
+    node.build = site.image.build
     for _ in range(4):
         node.count = 0
         try:
-            state = command.attempt(acting(node, payload, modules), removing)
+            state = site.attempt(node, removing)
         except Killed:
             node.dies = -1
             continue
@@ -520,25 +533,25 @@ def fresh(root: Path, copy: Path) -> Path:
     return root
 
 
-def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_what_a_killed_round_left_is_done(site: Site, root: Path, tmp_path: Path) -> None:
     """At any program, an installation and an update: `Installed` is a daemon of these files, an engine that has read
     its own, and no mark but an administrator's."""
-    modules, bare = some_modules(tmp_path), tmp_path / "bare"
+    bare = tmp_path / "bare"
     shutil.copytree(root, bare, symlinks=True)
     first, second = "x  y\n", "x  z\n"
     for updates, is_cordoned in ((False, False), (True, False), (True, True)):
         for dies in range(200):
             node = Node(fresh(root, bare))
-            (payload / "SHA256SUMS").write_text(first)
+            site.is_of(first)
             if updates:
-                assert rounds(node, payload, modules).reason == "Installed"
-                (payload / "SHA256SUMS").write_text(second)
+                assert rounds(node, site).reason == "Installed"
+                site.is_of(second)
                 node.loads("0.1.0")
             if is_cordoned:
                 node.mark.parent.mkdir(parents=True)
                 node.mark.touch()
             node.dies = dies
-            assert rounds(node, payload, modules).reason == "Installed"
+            assert rounds(node, site).reason == "Installed"
             assert (node.running, node.file, node.read) == (node.build, "ours", "ours"), (updates, dies)
             assert (root / LOADED).read_text() == "0.2.0\n"
             assert not (root / host.DUE).exists()
@@ -551,32 +564,31 @@ def test_what_a_killed_round_left_is_done(root: Path, payload: Path, tmp_path: P
 BAD, GOOD = "x  bad\n", "x  good\n"
 
 
-def test_an_update_whose_daemon_does_not_start_is_put_back(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_an_update_whose_daemon_does_not_start_is_put_back(site: Site, root: Path, tmp_path: Path) -> None:
     """Killed at any program: the old daemon serves in the end, and the node is left alone until another image comes."""
-    modules = some_modules(tmp_path)
     node = Node(root)
-    assert rounds(node, payload, modules).reason == "Installed"
+    assert rounds(node, site).reason == "Installed"
     good, installed = node.running, tmp_path / "installed"
     old = root / f"lib/modules/{KERNEL}/updates/cgpu/cgpu_km.ko"
     shutil.copytree(root, installed, symlinks=True)
     for dies in range(200):
         node = Node(fresh(root, installed))
-        (payload / "SHA256SUMS").write_text(BAD)
-        (modules / KERNEL / "cgpu_km.ko").write_text("new")
-        node.build = node.bad = host.image(payload, modules).build
+        site.is_of(BAD)
+        (site.modules / KERNEL / "cgpu_km.ko").write_text("new")
+        node.build = node.bad = site.image.build
         node.files = node.running = good
         node.file = node.read = "ours"
         node.dies, was_killed, state = dies, False, None
         for _ in range(4):
             node.count = 0
             try:
-                state = command.attempt(acting(node, payload, modules), removing=False)
+                state = site.attempt(node)
             except Killed:
                 node.dies, was_killed = -1, True
                 continue
             if state.reason == "PutBack":
                 break
-        assert state is not None and (state.holds, state.reason) == (False, "PutBack"), (dies, state)
+        assert (state.holds, state.reason) == (False, "PutBack"), (dies, state)
         assert (
             "the files of before are back, and serve, since the update does not (systemctl restart cgpud.service: "
             in (state.message)
@@ -586,29 +598,29 @@ def test_an_update_whose_daemon_does_not_start_is_put_back(root: Path, payload: 
         assert not (root / host.BEFORE).exists() and not (root / host.DUE).exists()
         node.calls.clear()
         node.dies = -1
-        again = command.attempt(acting(node, payload, modules), removing=False)
+        again = site.attempt(node)
         assert again == state and not [call for call in node.calls if call.startswith(("bash", "systemctl restart"))]
-        (payload / "SHA256SUMS").write_text(GOOD)
-        assert rounds(node, payload, modules).reason == "Installed"
+        site.is_of(GOOD)
+        assert rounds(node, site).reason == "Installed"
         assert node.running == node.build and old.read_text() == "new"
         assert not (root / host.BROKEN).exists() and not (root / host.BEFORE).exists()
-        (modules / KERNEL / "cgpu_km.ko").write_text("cgpu_km.ko")
+        (site.modules / KERNEL / "cgpu_km.ko").write_text("cgpu_km.ko")
         if not was_killed:
             break
     assert dies > 20
 
 
-def test_a_daemon_that_has_never_served_is_not_put_back(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_a_daemon_that_has_never_served_is_not_put_back(site: Site, root: Path) -> None:
     """A first installation, or an update of one that did not serve: the next round goes on."""
-    modules, node = some_modules(tmp_path), Node(root)
-    node.build = node.bad = host.image(payload, modules).build
+    node = Node(root)
+    node.build = node.bad = site.image.build
     for text in ("x  y\n", BAD):
-        (payload / "SHA256SUMS").write_text(text)
-        node.build = node.bad = host.image(payload, modules).build
-        assert command.attempt(acting(node, payload, modules), removing=False).reason == "StepFailed"
+        site.is_of(text)
+        node.build = node.bad = site.image.build
+        assert site.attempt(node).reason == "StepFailed"
         assert not (root / host.BEFORE).exists()
     node.bad = ""
-    assert rounds(node, payload, modules).reason == "Installed"
+    assert rounds(node, site).reason == "Installed"
 
 
 class Scripts(Fake):
@@ -632,10 +644,10 @@ def texts_of(root: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("is_edited", [False, True])
 def test_the_files_of_before_come_back(
-    root: Path, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_edited: bool
+    site: Site, root: Path, monkeypatch: pytest.MonkeyPatch, is_edited: bool
 ) -> None:
     """With the real script: contents, links and list, and a configuration that was edited stays as it is."""
-    fake, modules, stage = Scripts(root), some_modules(tmp_path), payload / "stage"
+    fake, stage = Scripts(root), site.payload / "stage"
 
     def lay(version: str) -> None:
         shutil.rmtree(stage)
@@ -648,10 +660,10 @@ def test_the_files_of_before_come_back(
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).write_text(text)
         (stage / "usr/local/bin/link").symlink_to(version)
-        (payload / "SHA256SUMS").write_text(version)
+        site.is_of(version)
 
     lay("0.1.0")
-    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    assert site.attempt(fake).reason == "Installed"
     if is_edited:
         (root / "etc/cgpu/cgpu.toml").write_text("# by an administrator")
     fake.answers = {"systemctl is-active": Done(0, "", "")}
@@ -665,14 +677,14 @@ def test_the_files_of_before_come_back(
         return kept(*words, **environment)
 
     monkeypatch.setattr(fake, "run", run)
-    state = command.attempt(acting(fake, payload, modules), removing=False)
+    state = site.attempt(fake)
     assert state.reason == "PutBack", state
     found = texts_of(root)
-    assert found.pop(host.BROKEN).startswith(host.image(payload, modules).build)
+    assert found.pop(host.BROKEN).startswith(site.image.build)
     assert found == there
     monkeypatch.setattr(fake, "run", kept)
     lay("0.3.0")
-    assert command.attempt(acting(fake, payload, modules), removing=False).reason == "Installed"
+    assert site.attempt(fake).reason == "Installed"
     wanted = "# by an administrator" if is_edited else "# of 0.3.0"
     assert (root / "etc/cgpu/cgpu.toml").read_text() == wanted
 
@@ -688,60 +700,60 @@ def test_the_files_of_before_come_back(
         ("modprobe cgpu_core",),
     ],
 )
-def test_what_has_failed_is_done_again(programs: tuple[str, ...], root: Path, payload: Path, tmp_path: Path) -> None:
+def test_what_has_failed_is_done_again(programs: tuple[str, ...], site: Site, root: Path) -> None:
     """And the round in between says so: `Installed` comes after the work, not after a minute."""
-    modules, node = some_modules(tmp_path), Node(root)
-    node.fails, node.build = programs, host.image(payload, modules).build
+    node = Node(root)
+    node.fails, node.build = programs, site.image.build
     for _ in range(3):
-        state = command.attempt(acting(node, payload, modules), removing=False)
+        state = site.attempt(node)
         assert (state.reason, state.failed) == ("StepFailed", True) and "fails" in state.message
-    assert rounds(node, payload, modules).reason == "Installed"
+    assert rounds(node, site).reason == "Installed"
     assert (node.running, node.read) == (node.build, "ours")
 
 
-def test_modules_of_another_build_are_loaded_in_the_same_round(root: Path, payload: Path, tmp_path: Path) -> None:
-    modules, node = some_modules(tmp_path), Node(root)
-    assert rounds(node, payload, modules).reason == "Installed"
-    (payload / "SHA256SUMS").write_text("x  another\n")
-    assert rounds(node, payload, modules).reason == "Installed"
+def test_modules_of_another_build_are_loaded_in_the_same_round(site: Site, root: Path) -> None:
+    node = Node(root)
+    assert rounds(node, site).reason == "Installed"
+    site.is_of("x  another\n")
+    assert rounds(node, site).reason == "Installed"
     loaded = root / "sys/module/cgpu_km/srcversion"
     assert loaded.read_text() == "cgpu_km.ko"
-    (modules / KERNEL / "cgpu_km.ko").write_text("another")
-    assert rounds(node, payload, modules).reason == "Installed"
+    (site.modules / KERNEL / "cgpu_km.ko").write_text("another")
+    assert rounds(node, site).reason == "Installed"
     assert loaded.read_text() == "another"
 
 
-def test_a_module_that_cannot_be_replaced(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_replaced(site: Site, root: Path) -> None:
     """Containers start again, unless an administrator has drained the node."""
-    modules, node = some_modules(tmp_path), Node(root)
-    assert rounds(node, payload, modules).reason == "Installed"
+    node = Node(root)
+    assert rounds(node, site).reason == "Installed"
     node.loads("0.1.0")
     node.fails = (f"{act.CGPU} upgrade",)
     for text in (None, "", act.OURS):
         if text is not None:
             node.mark.write_text(text)
-        assert command.attempt(acting(node, payload, modules), removing=False).reason == "StepFailed"
+        assert site.attempt(node).reason == "StepFailed"
         assert node.mark.exists() == (text == ""), text
 
 
-def test_a_killed_removal_is_ended(root: Path, payload: Path, tmp_path: Path) -> None:
+def test_a_killed_removal_is_ended(site: Site, root: Path, tmp_path: Path) -> None:
     """By the next round of it, or by an installation where the label has changed."""
-    modules, installed = some_modules(tmp_path), tmp_path / "installed"
+    installed = tmp_path / "installed"
     shutil.copytree(root, tmp_path / "bare", symlinks=True)
-    assert rounds(Node(root), payload, modules).reason == "Installed"
+    assert rounds(Node(root), site).reason == "Installed"
     shutil.copytree(root, installed, symlinks=True)
     for removing in (True, False):
         for dies in range(200):
             node = Node(fresh(root, installed))
-            node.build = node.files = node.running = host.image(payload, modules).build
+            node.build = node.files = node.running = site.image.build
             node.file = node.read = "ours"
             node.dies, was_killed = dies, False
             try:
-                command.attempt(acting(node, payload, modules), removing=True)
+                site.attempt(node, removing=True)
             except Killed:
                 was_killed = True
             node.dies = -1
-            state = rounds(node, payload, modules, removing)
+            state = rounds(node, site, removing)
             wanted = ("Removed", "", "", "") if removing else ("Installed", node.build, "ours", "ours")
             assert (state.reason, node.running, node.file, node.read) == wanted, dies
             assert not node.mark.exists()
@@ -755,27 +767,20 @@ def test_a_killed_removal_is_ended(root: Path, payload: Path, tmp_path: Path) ->
 # ---- the condition, and the objects ----
 
 
-async def test_the_condition(root: Path, payload: Path, tmp_path: Path) -> None:
+async def test_the_condition(server: FakeApi, site: Site, fake: Fake) -> None:
     """Written once; a node without its API server is installed all the same."""
-    node = {"metadata": {"name": "n1"}, "status": {"conditions": []}}
-    path = "/api/v1/nodes/n1/status"
-
-    async with FakeApi() as server:
-        server.put(NODES, node)
-        one = acting(Fake(root), payload, some_modules(tmp_path))
-        service = command.Service(one, False, "n1", api.Config(server.url))
-        assert service.unready()
-        await server.down()
-        assert (await service.round()).holds and not service.unready()
-        await server.up()
-        for _ in range(2):
-            await service.round()
-        assert server.requests.count(("PATCH", path)) == 1
-        found = server.get(NODES, "", "n1")
-        assert found is not None
-        conditions = {one["type"]: one for one in found["status"]["conditions"]}
-        assert conditions[CONDITION]["status"] == "True"
-        assert conditions[CONDITION]["reason"] == "Installed" and conditions[CONDITION]["lastTransitionTime"]
+    server.put(NODES, {"metadata": {"name": "n1"}, "status": {"conditions": []}})
+    service = command.Service(site.acting(fake), False, "n1", api.Config(server.url))
+    assert service.unready()
+    await server.down()
+    assert (await service.round()).holds and not service.unready()
+    await server.up()
+    for _ in range(2):
+        await service.round()
+    assert server.requests.count(("PATCH", "/api/v1/nodes/n1/status")) == 1
+    conditions = {one["type"]: one for one in server.get(NODES, "", "n1")["status"]["conditions"]}
+    assert conditions[CONDITION]["status"] == "True"
+    assert conditions[CONDITION]["reason"] == "Installed" and conditions[CONDITION]["lastTransitionTime"]
 
 
 INSTALLER = DEPLOY / "installer"
@@ -848,7 +853,7 @@ def test_two_commands_bring_a_bare_node_to_its_first_pod(helm: Path) -> None:
     assert objects["RuntimeClass", first["spec"]["runtimeClassName"]]["handler"] == "nvidia"
     (main,) = first["spec"]["containers"]
     need = pods.needs(first)
-    assert need is not None and need.gpus == 1 and main["resources"]["limits"].keys() == {keys.GPU_MEM}
+    assert need.gpus == 1 and main["resources"]["limits"].keys() == {keys.GPU_MEM}
 
 
 def manifests(text: str) -> list[str]:

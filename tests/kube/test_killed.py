@@ -27,7 +27,6 @@ from cgpu_kube.node.keeper import Keeper
 async def test_a_killed_agent_takes_nothing_from_the_kubelet(tmp_path: Path) -> None:
     """The kubelet's list of devices never changes, so it refuses no pod; a pod that comes while there is no agent
     starts when there is one again."""
-
     async with standing(tmp_path) as world, Admission(world, 0.5).running() as kubelet:
         resource = world.kubelet.resources[GPU_MEM]
         lists = resource.lists
@@ -62,7 +61,6 @@ async def test_wanted_pods_come_through_a_storm_of_kills(tmp_path: Path) -> None
 async def test_the_agent_ends_with_the_process_that_serves(tmp_path: Path) -> None:
     """At SIGTERM in order: the agent publishes that it ends, the sockets go, and the program ends with 0. A killed one
     takes its agent along, which else would hold the socket of the decisions: the next one would wait for its end."""
-
     async with standing(tmp_path) as world:
         await world.stop_agent()
         assert world.published().away == "it ends"
@@ -107,7 +105,6 @@ async def test_a_pod_whose_mount_leads_to_a_deleted_directory_ends(tmp_path: Pat
 async def test_pods_wait_while_both_processes_are_gone(tmp_path: Path, namespace: str) -> None:
     """The node's status still has the devices, for up to 10 s, and kube-scheduler counts with them; the extender has
     seen by the agent's pod that they are gone. A tenant's pod of that label says nothing."""
-
     async with (
         standing(tmp_path) as world,
         Admission(world, 10).running() as kubelet,
@@ -136,7 +133,6 @@ async def test_pods_wait_while_both_processes_are_gone(tmp_path: Path, namespace
 
 async def test_the_next_one_takes_over_after_both_have_ended(tmp_path: Path) -> None:
     """What runs keeps its slice, and what the kubelet has admitted before starts."""
-
     async with standing(tmp_path) as world, Admission(world, 0.5).running() as kubelet:
         world.pod("a", container(mem=6), annotations=bound(0, 6))
         await eventually(lambda: kubelet.admitted, "the pod runs", START_S)
@@ -158,7 +154,6 @@ async def test_the_next_one_takes_over_after_both_have_ended(tmp_path: Path) -> 
 async def test_an_agent_that_grows_ends_alone(tmp_path: Path) -> None:
     """Under the container's limit, at which the kernel ends both. Here 70 MiB of annotations of its node's pods,
     in one list, as if none were bounded."""
-
     limit = 112 << 20
     program = f"from cgpu_kube import api; api.PAGE_BYTES = 1 << 30; {Process.program}"
     async with standing(tmp_path, options={"memory-limit": str(limit)}, program=program) as world:
@@ -184,7 +179,6 @@ async def test_an_agent_that_grows_ends_alone(tmp_path: Path) -> None:
 
 async def test_large_pods_of_a_tenant_end_no_agent(tmp_path: Path) -> None:
     """40 MiB of pods that ask for no GPU, whose annotations are those that count for others."""
-
     texts = {f"nvidia.com/container.c{number}.gpu-memory.limit": "x" * 5000 for number in range(50)}
     limit = 112 << 20
     async with standing(tmp_path, options={"memory-limit": str(limit)}) as world:
@@ -202,7 +196,6 @@ async def test_large_pods_of_a_tenant_end_no_agent(tmp_path: Path) -> None:
 
 async def test_an_agent_that_hangs_is_replaced(tmp_path: Path) -> None:
     """And not by systemd's watchdog, or the kubelet's probe, which end both. Times are a sixth."""
-
     program = f"from cgpu_kube.node import keeper; keeper.HUNG_S, keeper.BEAT_S = 5, 0.2; {Process.program}"
     async with standing(tmp_path, program=program) as world:
         resource, first = world.kubelet.resources[GPU_MEM], world.agent_pid()
@@ -216,7 +209,6 @@ async def test_an_agent_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 async def test_both_processes_report_to_systemd(tmp_path: Path) -> None:
     """The agent that it is ready, the first one that it lives: the watchdog ends both."""
-
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     manager.bind(str(tmp_path / "notify"))
     manager.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -83,7 +83,6 @@ async def test_what_the_last_one_has_chosen_counts() -> None:
 
 async def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> None:
     """Before Kubernetes 1.30 no policy keeps authors from the annotation."""
-
     async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=30) as only:
         await only.serves()
         one = simple("a", 9)
@@ -102,7 +101,6 @@ async def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> N
 
 async def test_what_a_pod_s_author_has_written_takes_it_for_a_minute() -> None:
     """And not again with each change of the pod, whatever its author writes then."""
-
     async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=0.5) as only:
         await only.serves()
         ledger = only.extender.ledger
@@ -125,7 +123,6 @@ def first_annotations(units: int) -> dict[str, str]:
 
 async def test_a_takeover_may_last_longer_than_a_lease(server: FakeApi, client: kube.Client) -> None:
     """A list of 160,000 pods takes longer than 10 s: the Lease ended meanwhile, again and again, and none served."""
-
     times = Times(2.0, 1.5, 0.05)
     said: list[tuple[str, bool]] = []
     go_on = {"a": asyncio.Event(), "b": asyncio.Event()}
@@ -233,7 +230,6 @@ async def test_the_pod_that_serves_has_the_label() -> None:
 
 async def test_an_api_server_that_is_away_ends_no_extender() -> None:
     """It loses the lease, serves nothing, and takes it again; and a change that fails is tried again at once."""
-
     first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
     first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": "e1"}, "spec": {"containers": []}})
     failures = [0]

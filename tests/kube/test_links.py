@@ -97,7 +97,7 @@ def test_the_nodes_annotation_carries_the_links() -> None:
     offer = host.Offer(host.CGPU)
     text = notes.write_node(offer.annotation(gpus, {}))
     back = parse_node(text)
-    assert back is not None and [one.links for one in back.gpus] == [links_of(one) for one in GPUS]
+    assert [one.links for one in back.gpus] == [links_of(one) for one in GPUS]
     assert offer.placed(gpus[3]).links == links_of(3)
     older = [{key: value for key, value in row.items() if key != "links"} for row in rows]
     assert not any(one.links for one in host.read({"gpus": older})), "of a cgpud of before"
@@ -109,7 +109,7 @@ def test_the_annotation_of_sixteen_gpus_is_read() -> None:
     full = tuple((other, 18 * NVLINK) for other in range(15))
     found = [gpu(one, 139, model="NVIDIA H200 141GB HBM3e", links=full) for one in range(16)]
     node = read_node(our_node("n1", *found))
-    assert node is not None and not node.why and len(node.gpus) == 16
+    assert not node.why and len(node.gpus) == 16
 
 
 @pytest.mark.parametrize("bad", [5, "x", {"a": 1}, {"1": None}, [1]])
@@ -119,7 +119,7 @@ def test_damaged_links_are_a_damaged_annotation(bad: object) -> None:
     value["gpus"][0]["links"] = bad
     node["metadata"]["annotations"][notes.NODE_GPUS] = json.dumps(value)
     found = read_node(node)
-    assert found is not None and "is damaged" in found.why
+    assert "is damaged" in found.why
 
 
 def test_each_set_of_a_size_is_of_one_group_where_one_is_large_enough() -> None:

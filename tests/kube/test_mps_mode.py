@@ -107,7 +107,7 @@ async def test_the_scheduler_counts_memory_and_clients(tmp_path: Path) -> None:
 
         await eventually(lambda: (found := published()) is not None and not found.away, "the node")
         there = published()
-        assert there is not None and there.mode == "mps"
+        assert there.mode == "mps"
         assert [(gpu.units, gpu.slots, gpu.why) for gpu in there.gpus] == [(14, 3, ""), (78, 48, "")]
         node = read_node(world.api.get(NODES, "", NODE))
         assert node is not None

@@ -141,7 +141,6 @@ async def test_a_limit_in_percent_of_the_gpus_memory(world: World) -> None:
 
 async def test_the_unit_does_not_change_under_a_pod(tmp_path: Path, warned: Warned) -> None:
     """A larger card would make it coarser, and the pod's 6 units twice as much."""
-
     world = World(tmp_path, settings={"unit": "MiB"})
     world.link.inventory = world.link.inventory[:1]
     async with world.offering(59):
@@ -172,7 +171,6 @@ async def test_a_pod_of_before_units_were_kept_has_its_amount(
     tmp_path: Path, is_published: bool, warned: Warned
 ) -> None:
     """Bound when MiB was 1 MiB, started after the update: 300 were 300 x 256 MiB."""
-
     world = World(tmp_path, settings={"unit": "MiB"})
     world.link.inventory = world.link.inventory[:1]
     kept = tmp_path / "state/mode.json"
@@ -202,7 +200,6 @@ async def test_a_pod_of_before_units_were_kept_has_its_amount(
 
 async def test_nothing_is_offered_while_file_and_annotation_disagree(tmp_path: Path) -> None:
     """The unit's agent and the DaemonSet's with directories of their own: a limit was four times as much."""
-
     world = World(tmp_path, settings={"unit": "GiB"})
     world.link.inventory = world.link.inventory[:1]
     async with world.offering(15):
@@ -467,7 +464,6 @@ NAMESPACES = "api/v1/namespaces"
 
 async def test_high_priority_is_the_namespaces_to_allow(tmp_path: Path) -> None:
     """Before a pod gets it by its annotation, the label of its namespace is read; claims need neither."""
-
     world = World(tmp_path)
     world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
     async with world.offering():
@@ -724,7 +720,6 @@ async def test_on_one_gpu_no_api_server_is_needed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_pod_is_asked_for_again(tmp_path: Path, status: int) -> None:
     """The watch has not shown it, and its container keeps the grant that it gets now."""
-
     world = World(tmp_path, mode="core_mem", settings={"pod_wait_s": 3.0})
     world.link.inventory = (replace(world.link.inventory[0], policy=2),)
     failures = [5]
@@ -759,12 +754,11 @@ async def test_a_long_retry_after_is_not_the_end() -> None:
 
     cluster = Cluster(cast(Any, Api()), NODE, lambda: None, lambda: None, None, again_s=0.3)
     found = await cluster.pod("team", "p", "u", fresh=False)
-    assert found is not None and found["metadata"]["uid"] == "u"
+    assert found["metadata"]["uid"] == "u"
 
 
 async def test_without_the_pod_both_resources_are_the_kubelets(tmp_path: Path) -> None:
     """The API server is away for longer: its annotations are not known, its shares are."""
-
     world = World(tmp_path, mode="core_mem")
     world.link.inventory = (replace(world.link.inventory[0], policy=2),)
 
@@ -940,7 +934,7 @@ async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World)
     first = await world.start(pod, "a")
     ((gpu, _),) = world.slots(first)
     before = world.api.get(PODS, "team", "p")
-    assert before is not None and not before["metadata"]["annotations"], "one of two containers"
+    assert not before["metadata"]["annotations"], "one of two containers"
     second = await world.start(pod, "b")
     await eventually(lambda: keys.ALLOCATION in world.stored("p")["metadata"]["annotations"], "on")
     stored = world.api.get(PODS, "team", "p")

@@ -75,7 +75,6 @@ def test_which_pods_the_policies_let_in(own: dict, helm: Path, found: Object, na
 
 async def test_kueue_keeps_the_gate_and_the_extender_waits_for_its_end(own: dict) -> None:
     """A gated pod holds nothing, and once Kueue has chosen a flavour (a node selector) it is scheduled as any other."""
-
     async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
         found = Mutation(own["MutatingAdmissionPolicy", "cgpu-scheduler"]).apply(copy.deepcopy(KUEUE))
         assert found["spec"]["schedulingGates"] == KUEUE["spec"]["schedulingGates"] and pods.is_gated(found)
@@ -91,7 +90,6 @@ async def test_kueue_keeps_the_gate_and_the_extender_waits_for_its_end(own: dict
 @pytest.mark.parametrize("found", [VOLCANO, KAI, KOORDINATOR])
 async def test_a_pod_that_another_scheduler_has_bound_counts_on_each_gpu(found: Object) -> None:
     """Until its node has written which GPU it is on: no memory is promised twice meanwhile."""
-
     async with Cluster(our_node("n1", gpu(0, 15), gpu(1, 15))) as cluster:
         bound = copy.deepcopy(found)
         bound["spec"]["nodeName"] = "n1"
@@ -115,7 +113,6 @@ async def test_its_node_gives_it_the_gpu_that_the_kubelet_has_counted(
 ) -> None:
     """One GPU: as with the extender. Two: the one whose devices the kubelet took; a pod for which it had to take
     devices of both is refused, and gets no GPU that it would not fit."""
-
     world = World(tmp_path)
     world.link.inventory = world.link.inventory[:count]
     async with world.running():

@@ -303,7 +303,7 @@ async def test_two_processes_and_200_pods(tmp_path: Path, record_property: Calla
             await scheduler
         assert not check.done(), check
         check.cancel()
-        check_sums(SimpleNamespace(server=found.server), SIZES)  # type: ignore[arg-type]
+        check_sums(SimpleNamespace(server=found.server), SIZES)
         per_pod = Counter(name for _namespace, name, _node in found.server.bindings)
         assert len(per_pod) == COUNT and set(per_pod.values()) == {1}
         # All GPUs are full, by the account of the extender that serves, and of the other one when it does.
@@ -348,7 +348,7 @@ async def test_an_answer_from_before_a_binding_frees_nothing(node: str, why: str
             await cluster.settled()
             return answer
 
-        binder._api = SimpleNamespace(get=get, patch=client.patch, create=client.create)  # type: ignore[assignment]
+        binder._api = SimpleNamespace(get=get, patch=client.patch, create=client.create)
         binder._may_write = lambda: False
         assert await cluster.bind(one, node) == why
         assert cluster.used() == {0: 10}

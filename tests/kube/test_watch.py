@@ -405,7 +405,6 @@ async def test_a_token_that_rotates_is_read_again(server: FakeApi, tmp_path: Pat
 
 async def test_a_kubeconfig_with_a_new_token_is_read_again(server: FakeApi, tmp_path: Path) -> None:
     """As deploy/kubernetes/node-kubeconfig writes one: into the file, or a new file in its place."""
-
     server.token = ends = "x.eyJleHAiOiAyMDAwMDAwMDAwfQ.y"
     path = kubeconfig(tmp_path, server.url, token="first")
     async with kube.Client(kube.load(path)) as client:
