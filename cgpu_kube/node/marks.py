@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ class Marks:
         self._offered = offered
         self._log = log
         self._refused: dict[str, float] = {}  # uid of a pod, or "" for all of them -> until when
+        self._writing = asyncio.Lock()  # a start and a clean-up mark one pod at the same time
         self._chosen: dict[str, dict[str, tuple[int, ...]]] = {}  # uid -> GPUs of containers, until each has some
 
     def forget_others(self, alive: Container[str]) -> None:
@@ -87,6 +89,10 @@ class Marks:
 
     async def _write(self, pod: Object, texts: Mapping[str, str]) -> None:
         """A refusal holds for minutes: the identity of a kubelet may not write annotations of pods."""
+        async with self._writing:
+            await self._write_now(pod, texts)
+
+    async def _write_now(self, pod: Object, texts: Mapping[str, str]) -> None:
         now, uid = time.monotonic(), str(pod["metadata"].get("uid"))
         self._refused = {key: until for key, until in self._refused.items() if until > now}
         if self._refused.keys() & {"", uid}:

@@ -1067,9 +1067,10 @@ async def test_a_refused_mark_is_not_tried_again(world: World) -> None:
     """The kubelet's identity may not write annotations: one refusal a pod and minute was in the API server's log."""
     refused: list[str] = []
 
-    def forbid(method: str, path: str) -> None:
+    async def forbid(method: str, path: str) -> None:
         if method == "PATCH" and "/pods/" in path:
             refused.append(path)
+            await asyncio.sleep(0.5)  # clean-ups come meanwhile
             name = path.rpartition("/")[2]
             raise Refusal(
                 403,
