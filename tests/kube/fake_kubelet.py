@@ -9,7 +9,7 @@ allocated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -216,17 +216,13 @@ class FakeKubelet:
 
     async def prepare(self, driver: str, *claims: tuple[str, str, str]) -> dict[str, Any]:
         """(namespace, name, uid) -> answer by uid."""
-        request = wire.dra.NodePrepareResourcesRequest(
-            claims=[wire.dra.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
-        )
-        method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-        answer = await call(Path(self.drivers[driver]), method, request, wire.dra.NodePrepareResourcesResponse)
-        return dict(answer.claims)
+        return await self._ask(driver, "NodePrepareResources", claims)
 
     async def unprepare(self, driver: str, *claims: tuple[str, str, str]) -> dict[str, Any]:
-        request = wire.dra.NodeUnprepareResourcesRequest(
-            claims=[wire.dra.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
-        )
-        method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"
-        answer = await call(Path(self.drivers[driver]), method, request, wire.dra.NodeUnprepareResourcesResponse)
-        return dict(answer.claims)
+        return await self._ask(driver, "NodeUnprepareResources", claims)
+
+    async def _ask(self, driver: str, method: str, claims: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+        request, answer = (getattr(wire.dra, f"{method}{word}") for word in ("Request", "Response"))
+        of = [wire.dra.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]
+        path = f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}"
+        return dict((await call(Path(self.drivers[driver]), path, request(claims=of), answer)).claims)

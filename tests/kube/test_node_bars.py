@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_process import Process
+from agent_process import START_S, Process
 from fakes import eventually
+from node_world import SLICES
 
 PSS_MAX_MIB = 80
 #: 0.03 to 0.04 % on a busy machine; 0.06 to 0.07 beside it with grpcio, whose threads wake up some ten times a second.
@@ -24,31 +25,32 @@ REGISTER_MAX_S = 5.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["cgpu", "dra"])
 @pytest.mark.within(180)
-async def test_bars(tmp_path: Path, mode: str, record_property: Callable[[str, object], None]) -> None:
-    world = Process(tmp_path, mode=mode)
-    async with world.running():
-        if mode == "cgpu":
-            await eventually(lambda: world.offered() == 94, "ready", 30)
-            await world.kubelet.restart()
-            began = time.monotonic()
-            await eventually(lambda: world.offered() == 94, "again", 30)
-            took = time.monotonic() - began
-            assert took <= REGISTER_MAX_S
-            record_property("registered_again_s", round(took, 2))
-        else:
-            await eventually(lambda: world.api.objects.get("apis/resource.k8s.io/v1/resourceslices"), "ready", 30)
-            await world.kubelet.find_drivers()
+async def test_bars(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Both kinds of node in the same half minute: a process that idles leaves the other one its processor."""
+    for mode in ("cgpu", "dra"):
+        (tmp_path / mode).mkdir()
+    plugin, driver = worlds = [Process(tmp_path / mode, mode=mode) for mode in ("cgpu", "dra")]
+    async with plugin.running(), driver.running():
+        await eventually(lambda: plugin.offered() == 94, "ready", START_S)
+        await plugin.kubelet.restart()
+        began = time.monotonic()
+        await eventually(lambda: plugin.offered() == 94, "again", START_S)
+        took = time.monotonic() - began
+        await eventually(lambda: driver.api.objects.get(SLICES), "ready", START_S)
+        await driver.kubelet.find_drivers()
         await asyncio.sleep(2)
-        idle = await world.idle(IDLE_S)
-        if idle > IDLE_MAX:  # another program on the machine makes the same instructions take longer
-            idle = min(idle, await world.idle(IDLE_S))
-        print(f"{mode}: {world.pss_mib()} MiB, idle {idle:.3%}")
-        record_property("pss_mib", world.pss_mib())
-        record_property("idle", idle)
-        assert world.pss_mib() <= PSS_MAX_MIB
-        assert idle <= max(IDLE_MAX, IDLE_STARTS * start_of_python_s() / IDLE_S)
+        idle = await asyncio.gather(*(world.idle(IDLE_S) for world in worlds))
+        if max(idle) > IDLE_MAX:  # another program on the machine makes the same instructions take longer
+            again = await asyncio.gather(*(world.idle(IDLE_S) for world in worlds))
+            idle = [min(pair) for pair in zip(idle, again, strict=True)]
+        pss_mib = [world.pss_mib() for world in worlds]
+        print(f"{pss_mib} MiB, idle {idle}, registered again after {took:.2f} s")
+        for name, value in (("pss_mib", max(pss_mib)), ("idle", max(idle)), ("registered_again_s", round(took, 2))):
+            record_property(name, value)
+        assert took <= REGISTER_MAX_S
+        assert max(pss_mib) <= PSS_MAX_MIB
+        assert max(idle) <= max(IDLE_MAX, IDLE_STARTS * start_of_python_s() / IDLE_S)
 
 
 def start_of_python_s() -> float:
