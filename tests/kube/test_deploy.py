@@ -54,17 +54,18 @@ SLICE_PATH = "/apis/resource.k8s.io/v1/resourceslices/n1-cgpu.io"
 
 
 def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
-    """base has nothing that Kubernetes 1.20 lacks, and the whole is the sum of the parts."""
-    parts = {name: named(kustomized(kubectl, DEPLOY / name)) for name in ("base", "disruption", "policies", "dra")}
-    versions = {one["apiVersion"] for one in parts["base"].values()}
+    """base has nothing that Kubernetes 1.20 lacks, surge an agent that surges besides, and the whole is the sum."""
+    names = ("base", "disruption", "surge", "policies", "dra")
+    base, disruption, surge, policies, dra = (named(kustomized(kubectl, DEPLOY / name)) for name in names)
+    versions = {one["apiVersion"] for one in base.values()}
     assert versions == {"v1", "apps/v1", "rbac.authorization.k8s.io/v1", "node.k8s.io/v1"}
-    assert {one["apiVersion"] for one in parts["disruption"].values()} == {"policy/v1"}
+    assert {one["apiVersion"] for one in disruption.values()} == {"policy/v1"}
     of_policies = {"admissionregistration.k8s.io/v1", "rbac.authorization.k8s.io/v1"}
-    assert {one["apiVersion"] for one in parts["policies"].values()} == of_policies
-    whole = named(kustomized(kubectl))
-    surge = whole["DaemonSet", "cgpu-node"]["spec"].pop("updateStrategy")  # Kubernetes 1.20 does not know the field
-    assert surge == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    assert {**parts["base"], **parts["disruption"], **parts["policies"], **parts["dra"]} == whole
+    assert {one["apiVersion"] for one in policies.values()} == of_policies
+    assert {**surge, **policies, **dra} == named(kustomized(kubectl))
+    strategy = surge["DaemonSet", "cgpu-node"]["spec"].pop("updateStrategy")  # Kubernetes 1.20 does not know the field
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert {**base, **disruption} == surge
 
 
 def test_the_version_is_the_products(objects: dict) -> None:

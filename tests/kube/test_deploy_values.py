@@ -84,15 +84,6 @@ def test_schedulers_make_claims_for_extended_resources(helm: Path, kubectl: Path
             assert passed == (user in users | {"system:kube-scheduler"}), user
 
 
-def test_the_base_with_surge_is_the_base_and_the_whole_ones_patch(kubectl: Path) -> None:
-    base, surge, every = (named(kustomized(kubectl, folder)) for folder in (DEPLOY / "base", DEPLOY / "surge", DEPLOY))
-    agents = ("DaemonSet", "cgpu-node")
-    disruption = named(kustomized(kubectl, DEPLOY / "disruption"))
-    assert surge.keys() == base.keys() | disruption.keys()
-    assert {key for key in base if base[key] != surge[key]} == {agents}
-    assert surge[agents] == every[agents]
-
-
 def test_a_drain_leaves_one_extender(helm: Path, kubectl: Path) -> None:
     """Of several; where there is one, alone or with its scheduler, a drain ends it."""
     key = ("PodDisruptionBudget", "cgpu-extender")
