@@ -18,35 +18,9 @@ from cluster.one_node import ApiFailure, Object, until
 from cluster.stand import Stand, container, fresh, pod
 
 KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
-SAMPLE = "registry.example.com/samples/gpushare-sample:tensorflow-1.5"
-
-#: As the vendor's documentation has it: a Job with a limit, and nothing else that is special.
-JOB: Object = {
-    "apiVersion": "batch/v1",
-    "kind": "Job",
-    "metadata": {"name": "gpu-share-sample"},
-    "spec": {
-        "parallelism": 1,
-        "template": {
-            "metadata": {"labels": {"app": "gpu-share-sample"}},
-            "spec": {
-                "containers": [
-                    {
-                        "name": "gpu-share-sample",
-                        "image": SAMPLE,
-                        "command": ["/bin/sleep", "100000"],
-                        "resources": {"limits": {"aliyun.com/gpu-mem": 3}},
-                        "workingDir": "/root",
-                    }
-                ],
-                "restartPolicy": "Never",
-            },
-        },
-    },
-}
-
 PLAYER = "registry.example.com/gpu-player:v2"
-#: As the vendor's user guide has it (gpushare-scheduler-extender c0b6141): a Deployment with a limit.
+#: As the vendor's user guide has it (gpushare-scheduler-extender c0b6141): a Deployment with a limit, and nothing else
+#: that is special, no word of cgpu among it.
 README: Object = {
     "apiVersion": "apps/v1",
     "kind": "Deployment",
@@ -72,18 +46,6 @@ def clean(stand: Stand) -> Iterator[None]:
     yield
     stand.cluster.revive()
     stand.clear()
-
-
-@pytest.mark.more
-def test_the_vendors_job(stand: Stand) -> None:
-    """A manifest of the vendor's form, without a word of cgpu in it."""
-    stand.import_image(SAMPLE)
-    stand.api.create(JOB)
-    (first,) = until(lambda: stand.api.pods(selector="app=gpu-share-sample"), "the Job has its pod", stand.seconds)
-    found = stand.running(first["metadata"]["name"])
-    gpu = stand.check(found)
-    assert gpu == 0, "the GPU that fits best"
-    assert stand.sums() == [s.expected_bytes(0, 3), 0]
 
 
 def run_readme(stand: Stand) -> Object:

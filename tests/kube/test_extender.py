@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import MAPS, NODES, PODS, Cluster, container, gpu, our_node, pod, simple, vendor_node
 from fake_api import Object, Refusal, recorded
 from fakes import eventually
@@ -541,36 +540,6 @@ async def test_inspect_version_and_metrics(cluster: Cluster) -> None:
         'cgpu_node_gpu_pods{node="n1"} 1.0',
     ):
         assert line in text.splitlines()
-
-
-#: A Deployment in the form of the vendor's user guide (AliyunContainerService/gpushare-scheduler-extender c0b6141).
-README = """
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: binpack-1
-spec:
-  template:
-    metadata:
-      labels: {app: binpack-1}
-    spec:
-      containers:
-      - name: binpack-1
-        image: example/gpu-player:v2
-        resources:
-          limits:
-            # GiB
-            aliyun.com/gpu-mem: 3
-"""
-
-
-async def test_the_vendors_readme(cluster: Cluster) -> None:
-    template = yaml.safe_load(README)["spec"]["template"]
-    one = json.loads(json.dumps(template))
-    one["metadata"] |= {"name": "binpack-1-x", "namespace": "default", "uid": "u1"}
-    one["status"] = {"phase": "Pending"}
-    await cluster.place(one)
-    assert written(cluster, "binpack-1-x")[notes.POD] == "3"
 
 
 async def test_requests_of_other_clients_change_nothing(cluster: Cluster) -> None:
