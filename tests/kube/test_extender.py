@@ -672,15 +672,6 @@ async def test_the_vendors_plugin_reports_no_slices() -> None:
         assert cluster.used() == {}
 
 
-def test_many_deleted_pods_fit_the_annotation() -> None:
-    remains = {f"uid-{n:036}": notes.Remains(f"default/{'x' * 60}{n}", {n % 8: 1}) for n in range(500)}
-    texts = notes.write_node(notes.NodeGpus("cgpu", "GiB", (gpu(0, 15),), remains))
-    assert len(texts[notes.NODE_GPUS]) < notes.TEXT_MAX
-    found = notes.parse_node(texts)
-    assert len(found.deleted) == notes.DELETED_MAX + 1
-    assert sum(units for one in found.deleted.values() for units in one.units.values()) == 500
-
-
 async def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
     """cgpud gives it a weight of 1 of 20, which a GPU with 100 % taken has not."""
     async with Cluster(our_node("n1", gpu(0, 15), mode="core_mem")) as cluster:

@@ -13,7 +13,7 @@ import pytest
 from fake_api import Refusal
 from fake_mps import FakeControl
 from fakes import eventually
-from node_world import NODE, NODES, PODS, SIZES, World, bound, container
+from node_world import NODE, PODS, SIZES, World, bound, container
 from structlog.testing import capture_logs
 from test_node import RUNNING, restarted_after_init
 
@@ -101,21 +101,13 @@ async def test_the_scheduler_counts_memory_and_clients(tmp_path: Path) -> None:
     world = MpsWorld(tmp_path, mode="mps")
     world.control.start(world.uuids[0], clients=3)
     async with world.offering(sum(UNITS)):
-
-        def published() -> keys.NodeGpus | None:
-            return keys.parse_node(world.own_node()["metadata"].get("annotations"))
-
-        await eventually(lambda: (found := published()) is not None and not found.away, "the node")
-        there = published()
+        await eventually(lambda: (found := world.published()) and not found.away, "the node")
+        there = world.published()
         assert there.mode == "mps"
         assert [(gpu.units, gpu.slots, gpu.why) for gpu in there.gpus] == [(14, 3, ""), (78, 48, "")]
-        node = read_node(world.api.get(NODES, "", NODE))
-        assert node is not None
         ledger = Ledger()
-        ledger.set_node(NODE, node)
-        two = world.pod("p", container(mem=8), labels={GPU_COUNT: "2"})
-        need = pods.needs(two)
-        assert need is not None
+        ledger.set_node(NODE, read_node(world.own_node()))
+        need = pods.needs(world.pod("p", container(mem=8), labels={GPU_COUNT: "2"}))
         assert "the node's mode is mps, where a container has one GPU" in str(ledger.fit(need, NODE))
 
 

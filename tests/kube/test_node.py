@@ -23,7 +23,6 @@ from cgpu_common.cards import NvmlGpu
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
-from cgpu_kube.ledger import Ledger, read_node
 from cgpu_kube.node import host, marks, podview
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.plugin import Plugin
@@ -267,14 +266,10 @@ async def test_it_registers_again_after_the_kubelet(tmp_path: Path) -> None:
         for _ in range(3):
             await world.kubelet.restart()
             await world.offers()
+        before = world.agent.memory.registrations
         (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+        await eventually(lambda: world.agent.memory.registrations == before + 1, "a lost socket is made again")
         await world.offers()
-
-
-async def test_a_lost_socket_is_made_again(world: World) -> None:
-    (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
-    await eventually(lambda: world.agent.memory.registrations == 2, "registered")
-    await world.offers()
 
 
 @pytest.mark.parametrize("poll_s", [0.1, 2.0])
@@ -353,11 +348,11 @@ async def test_a_drained_node_takes_no_pods(tmp_path: Path) -> None:
     async with world.offering():
         all_units = world.offered()
         mark.touch()
-        await eventually(lambda: "the node is drained" in str(world.api.get(NODES, "", NODE)), "the reason")
+        await eventually(lambda: "the node is drained" in str(world.own_node()), "the reason")
         await asyncio.sleep(0.3)
         assert world.offered() == all_units, "a bound pod is admitted"
         mark.unlink()
-        await eventually(lambda: "the node is drained" not in str(world.api.get(NODES, "", NODE)), "again")
+        await eventually(lambda: "the node is drained" not in str(world.own_node()), "again")
 
 
 # ---- which GPU ----
@@ -544,7 +539,7 @@ async def test_a_restarted_agent_decides_when_it_knows_the_gpus(tmp_path: Path, 
     async with world.offering():
         one = world.pod("p", container(mem=6), annotations=bound(1, 6))
         container_id = world.bundle(one, "main", await world.allocate(one, "main"))
-        published = world.api.get(NODES, "", NODE)
+        published = world.own_node()
         await world.stop_agent()
         queries = world.node.daemon.queries
         capacity, began = queries.capacity, asyncio.get_running_loop().time()
@@ -561,7 +556,7 @@ async def test_a_restarted_agent_decides_when_it_knows_the_gpus(tmp_path: Path, 
             assert world.slots(container_id) == [(1, 6116)]
         else:
             assert "the GPUs of this node are not known: cgpud has not answered yet" in reply["error"]
-            assert world.api.get(NODES, "", NODE) == published, "and nothing is published that is not known"
+            assert world.own_node() == published, "and nothing is published that is not known"
 
 
 # ---- refusals ----
@@ -928,41 +923,25 @@ async def test_nvml_is_asked_when_a_pod_comes(tmp_path: Path) -> None:
 # ---- what the agent writes into pods ----
 
 
-async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World) -> None:
-    """By the kubelet's count it is on one GPU; the ledger counted it on both."""
-    pod = world.pod("p", container("a", mem=6), container("b", mem=3))
-    first = await world.start(pod, "a")
-    ((gpu, _),) = world.slots(first)
-    before = world.api.get(PODS, "team", "p")
-    assert not before["metadata"]["annotations"], "one of two containers"
-    second = await world.start(pod, "b")
-    await eventually(lambda: keys.ALLOCATION in world.stored("p")["metadata"]["annotations"], "on")
-    stored = world.api.get(PODS, "team", "p")
-    ledger = Ledger()
-    ledger.set_node(NODE, read_node(world.api.get(NODES, "", NODE)))
-    ledger.set_pod(stored)
-    on = {index: load.units for index, load in ledger.used(NODE).items()}
-    (other,) = {index for index, _ in world.slots(second)}
-    assert on == ({gpu: 9} if other == gpu else {gpu: 6, other: 3})
-    assert stored["metadata"]["annotations"][keys.NEW_ASSIGNED] == "true"
-    again = world.bundle(stored, "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
-    assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
-    assert world.slots(again)[0][0] == gpu
-
-
-async def test_a_restart_between_two_containers_of_a_pod_loses_no_mark(world: World) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World, restarts: bool) -> None:
+    """By the kubelet's count it is on one GPU; the ledger counted it on both. @restarts: the agent, between two of its
+    containers."""
     pod = world.pod("p", container("a", mem=6), container("b", mem=3), container("plain"))
-    first = await world.start(pod, "a")
-    ((gpu, _),) = world.slots(first)
-    await world.stop_agent()
-    await world.start_agent()
-    await world.offers()
-    await asyncio.sleep(0.5)
+    ((gpu, _),) = world.slots(await world.start(pod, "a"))
+    if restarts:
+        await world.stop_agent()
+        await world.start_agent()
+        await world.offers()
+        await asyncio.sleep(0.5)
     assert not world.stored("p")["metadata"]["annotations"], "one of two containers"
-    second = await world.start(pod, "b")
-    ((other, _),) = world.slots(second)
+    ((other, _),) = world.slots(await world.start(pod, "b"))
     found = await marked(world)
     assert found.containers == {"a": {gpu: 6}, "b": {other: 3}} and found.assigned
+    assert world.counted("p") == ({gpu: 9} if other == gpu else {gpu: 6, other: 3})
+    again = world.bundle(world.stored("p"), "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
+    assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
+    assert world.slots(again)[0][0] == gpu
 
 
 async def marked(world: World, name: str = "p") -> keys.Allocation:
@@ -1116,7 +1095,7 @@ async def test_the_agents_own_label_follows_its_mode(world: World) -> None:
         return (world.own_node()["metadata"].get("labels") or {}).get(keys.AGENT_LABEL)
 
     await eventually(lambda: label() == "cgpu", "the label")
-    node = copy.deepcopy(world.api.get(NODES, "", NODE))
+    node = copy.deepcopy(world.own_node())
     del node["metadata"]["labels"][MODE_LABEL]
     world.api.put(NODES, node)
     await asyncio.sleep(0.3)
