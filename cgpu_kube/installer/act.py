@@ -42,7 +42,6 @@ class Acting:
         modules: Path = MODULES,
         by_hand: bool = False,
     ) -> None:
-        self._programs = programs
         self._run, self._must, self._root = programs.run, programs.must, programs.root
         self._image, self._payload, self._modules, self._by_hand = image, payload, modules, by_hand
         self._log = logging.get()
