@@ -8,6 +8,7 @@
 #include "sched_round.h"
 
 #define AGAIN_NS	4000000ull	/* recent use decays in steps of this */
+#define USUAL_KERNELS	3u	/* the same on average: half of one delays it */
 #define LONG_KERNELS	4u	/* so many of its kernels: one more delays a slot that wakes by a fifth at most */
 
 /* A round of all others, those that sleep as well. */
@@ -43,16 +44,19 @@ static u32 not_due(const struct cgpu_sched *t, u32 nr, u32 mask, u32 debtors)
 	return out;
 }
 
-/* All others sleep, and have for so long that a kernel which keeps the GPU from one that wakes costs it little. */
+/* All others sleep, and have for so long, or usually do, that a kernel which keeps the GPU from one that wakes costs it
+ * little.
+ */
 static bool sleep_for_long(const struct cgpu_sched *t, const struct cgpu_rr *r, u32 slot)
 {
-	u64 long_ns = LONG_KERNELS * t->slot[slot].kernel_ns;
+	u64 long_ns = LONG_KERNELS * t->slot[slot].kernel_ns, usual_ns = USUAL_KERNELS * t->slot[slot].kernel_ns;
 	u32 mask;
 
 	if (!r->asleep || (r->members & ~(1u << slot)))
 		return false;
 	for (mask = r->asleep; mask; mask &= mask - 1)
-		if (t->last_ns - t->slot[__builtin_ctz(mask)].idle_since_ns < long_ns)
+		if (t->last_ns - t->slot[__builtin_ctz(mask)].idle_since_ns < long_ns &&
+		    t->slot[__builtin_ctz(mask)].sleep_us * 1000ull < usual_ns)
 			return false;
 	return true;
 }

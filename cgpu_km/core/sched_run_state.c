@@ -26,6 +26,8 @@
 #define FLICKER_MAX	204u
 #define BRIEF_WORK_NS	6000000ull	/* three quarters of the timeslice of equal ones */
 #define COUNTS_NS	2000000ull	/* so much of it counts, and shorter work for a part of that */
+#define SLEEP_MAX_NS	1000000000ull
+#define SLEEPS		8	/* about so many make the mean */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -40,12 +42,21 @@
 #define POLL_UNKNOWN_NS	10000000ull	/* while there is nothing to go by */
 #define POLL_ASLEEP_NS	500000ull	/* while every slot sleeps: the first one to wake runs anyway */
 
+/* While it sleeps others may run that delay their preemption. */
+static void note_sleep(struct cgpu_sched_entity *s, u64 ns)
+{
+	u32 us = (u32)(ns < SLEEP_MAX_NS ? ns / 1000 : SLEEP_MAX_NS / 1000);
+
+	s->sleep_us = s->sleep_us ? (u32)((s64)s->sleep_us + ((s64)us - (s64)s->sleep_us) / SLEEPS) : us;
+}
+
 static void wake(struct cgpu_sched *t, u32 slot, u64 now_ns)
 {
 	struct cgpu_sched_entity *s = &t->slot[slot];
 	u64 nap_ns = t->slice_ns / NAP_PARTS;
 
 	s->woken_ns = now_ns;
+	note_sleep(s, now_ns - s->idle_since_ns);
 	if (now_ns - s->idle_since_ns < nap_ns)
 		s->idle_need_us *= 2;
 	else

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	28	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	29	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {
@@ -82,7 +82,8 @@ struct cgpu_sched_entity {
 	u8 tsgs_leave;		/* points: the work of one of several TSGs was over between two readings */
 	u8 fell;		/* 1: the last reading was the first with fewer */
 	u8 short_dips;		/* 1: of the last time with fewer it was the only one */
-	u8 pad;
+	u8 pad[5];
+	u32 sleep_us;		/* the mean of its last sleeps; 0: it has not woken yet */
 	u32 piece_us;		/* of the work of one of several TSGs, beside no other slot; 0: unknown */
 	u64 tsg_left_ns;	/* when that of one was over last, beside no other slot since; 0: not so */
 };
