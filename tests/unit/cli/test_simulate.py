@@ -438,7 +438,7 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path, monkeypatch: 
 ONCE = """#!/bin/sh
 case "$1" in -E) [ -e {top}/h ] || cc "$@" >{top}/h; exec cat {top}/h ;; esac
 for word; do [ "$last" != -o ] || out=$word; last=$word; done
-[ -e {top}/so ] || { cc -O0 "$@" && cp "$out" {top}/so; }
+[ -e {top}/so ] || { cc "$@" -O0 && cp "$out" {top}/so; }
 exec cp {top}/so "$out"
 """
 
