@@ -80,15 +80,20 @@ def contents(*folders: Path) -> dict[Path, bytes | None]:
     return {
         path: path.read_bytes() if path.is_file() and not path.is_symlink() else None
         for folder in folders
-        for path in sorted(folder.rglob("*"))
+        for path in folder.rglob("*")
     }
 
 
-def restore(before: dict[Path, bytes | None], folders: tuple[Path, ...]) -> None:
-    for path in sorted(contents(*folders).keys() - before.keys(), reverse=True):
+@pytest.fixture
+def before(quick: Tree) -> dict[Path, bytes | None]:
+    return contents(quick.root, Path.cwd())
+
+
+def restore(before: dict[Path, bytes | None], after: dict[Path, bytes | None]) -> None:
+    for path in sorted(after.keys() - before.keys(), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     for path, data in before.items():
-        if data is not None and (not path.is_file() or path.read_bytes() != data):
+        if data is not None and after.get(path) != data:
             path.write_bytes(data)
 
 
@@ -138,25 +143,24 @@ def test_nan_is_in_no_range(quick: Tree, program: click.Command, words: list[str
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=600, deadline=None)
 @given(line=lines())
-def test_garbage(quick: Tree, line: tuple[click.Command, list[str]]) -> None:
+def test_garbage(quick: Tree, before: dict[Path, bytes | None], line: tuple[click.Command, list[str]]) -> None:
     program, words = line
-    folders = (quick.root, Path.cwd())
-    before = contents(*folders)
     environment = dict(os.environ)
+    result = CliRunner().invoke(program, ["--root", str(quick.root), *words], prog_name=program.name)
+    after = contents(quick.root, Path.cwd())
     try:
-        result = CliRunner().invoke(program, ["--root", str(quick.root), *words], prog_name=program.name)
         assert "Traceback" not in result.output, words
         assert "internal:" not in result.stderr, (words, result.stderr)
         assert result.exit_code in {*map(int, Exit)}, (words, result.exit_code, result.exception)
         if result.exit_code not in DONE:
-            assert contents(*folders) == before, words
+            assert after == before, words
             in_json = "--json" in words
             last = result.stderr.splitlines()[-1]
             assert last.startswith('{"schema_version"' if in_json else f"{program.name}: error: "), (words, last)
             assert result.stdout == "", words
         assert dict(os.environ) == environment
     finally:
-        restore(before, folders)
+        restore(before, after)
 
 
 def test_every_command_is_driven() -> None:
