@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ PCI = "0000:01:00.0"
 CONTRACT = (Path(__file__).resolve().parents[3] / "docs/reference/proc.md").read_text(encoding="utf-8")
 
 
+@cache
 def numbers(above: str) -> dict[str, object]:
     """The files of a folder that have one number: their defaults, or 0."""
     rows = re.findall(rf"^\| `{above}(\w+)` \| 0[0-7]{{3}} \| decimal[^|]*\|[^|;]*(?:; (\d+) \|)?", CONTRACT, re.M)
@@ -34,8 +37,12 @@ def numbers(above: str) -> dict[str, object]:
 
 
 def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    """In most cases the folder is there."""
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def waits(shorter: dict[int, int], total: int) -> str:
@@ -93,6 +100,38 @@ class Tree:
 
     def listed(self, *lines: str) -> None:
         write(self.proc / "inst_ctl", "\n".join(lines))
+
+
+def empty_tree(root: Path) -> Tree:
+    """The module is loaded with one simulated T4, no container is there."""
+    tree = Tree(root)
+    tree.gpu(0, free_weight=20)
+    for name, text in (("version", "0.1.0"), ("upgrade", "0.1.0"), ("default_memsize", str(8 << 30))):
+        write(tree.proc / name, text)
+    (tree.proc / "inst_ctl").write_text("", encoding="utf-8")
+    write(root / "sys/module/cgpu_km/version", "0.1.0")
+    write(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  580.105.08  x")
+    write(root / f"proc/driver/nvidia/gpus/{PCI}/information", "Model: \t\t Tesla T4 (simulated)\nDevice Minor: 0")
+    return tree
+
+
+def with_containers(tree: Tree) -> Tree:
+    """Two, weights 1 and 2, policy 2."""
+    write(tree.proc / "0/free_weight", "17")
+    tree.slot(0, ID1)
+    tree.slot(
+        0,
+        ID2,
+        memsize=8058 * MIB,
+        weight=2,
+        meminfo=f"Free: {7546 * MIB}\n" + "\n".join(f"PID: {200 + n} Mem: {MIB}" for n in range(6)),
+        stat=f"gpu_ns 2000000000\nwait_ns 1000000000\nturns 31\noverruns 0\nrunning 0\nopened 1\n"
+        f"limit_bytes {8058 * MIB}\nused_bytes {512 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 0\nrefused_calls 7\n"
+        + waits({6: 90, 8: 10}, 100),
+    )
+    tree.listed(inst_line(ID1, 1), inst_line(ID2, 7))
+    write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/gpu_test1"}))
+    return tree
 
 
 #: Of a container in a moving tree.

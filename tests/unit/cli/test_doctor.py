@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fake_daemon import daemon_at, packed
-from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, MIB, Cli, Tree, empty_tree, inst_line, with_containers, write
 
 from cgpu_cli import branches, checks, daemon, doctor, node, ways
 from cgpu_cli.edit import TOOLKIT
@@ -160,8 +160,9 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.fixture
-def good(tree: Tree) -> Facts:
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    tree = with_containers(empty_tree(tmp_path_factory.mktemp("good")))
     return replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root))))
 
 
