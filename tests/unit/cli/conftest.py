@@ -10,9 +10,18 @@ import pytest
 from fake_tree import ID1, ID2, STAT, Cli, Moving, Tree, empty_tree, with_containers
 from hypothesis import settings
 
+from cgpu_cli import change, show
+
 # A slow machine must not fail a test.
 settings.register_profile("cli", deadline=None)
 settings.load_profile("cli")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the second reading of `inspect`, and for the end of a container that only the real module takes away."""
+    monkeypatch.setattr(show, "SAMPLE_S", 0.01)
+    monkeypatch.setattr(change, "END_S", 0.1)
 
 
 @pytest.fixture

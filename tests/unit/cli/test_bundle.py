@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import refused
 from fake_daemon import daemon_at, packed
-from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,11 @@ from cgpu_cli.redact import GONE, redact
 SECRET = "hunter2-4f9c1d"
 OWN = "swordfish-77ab"  # of our own environment: removed wherever it appears
 COOKIE = 0xC69D0123456789AB
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(monkeypatch)
 
 
 @pytest.fixture

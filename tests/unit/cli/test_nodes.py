@@ -127,7 +127,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def fake() -> Iterator[Fake]:
     server = Fake()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -370,7 +370,7 @@ def test_a_file_that_is_no_token_is_not_shown(three: Fake, tmp_path: Path, conte
 def test_a_redirect_takes_the_token_nowhere_else(three: Fake, tmp_path: Path, status: int) -> None:
     token, other = tmp_path / "token", Fake()
     token.write_text("secret\n")
-    threading.Thread(target=other.serve_forever, daemon=True).start()
+    threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
     three.status, words = status, ("--prometheus", three.url, "--token-file", str(token))
     try:
         for url in (other.url, f"https://127.0.0.1:{three.server_port}"):

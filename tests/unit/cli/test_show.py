@@ -80,7 +80,6 @@ GPU 0      Tesla T4 (simulated), policy 2 (weighted)
 def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tree.root / "proc/19772/comm", "python3")
     row = {"id": ID1, "phase": "bound", "pid": 321, "cgroup": "/docker/x"}
-    monkeypatch.setattr(show, "SAMPLE_S", 0.01)
     cli = Cli(tree)
     assert "cgpud      is not running (systemctl start cgpud" in cli.cgpu("inspect", "gpu_test1").stdout
     monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: {"containers": [row]})
@@ -99,10 +98,9 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other["id"], other["cgpud"], other["gpus"][0]["weight"]) == (ID2, None, 2)
 
 
-def test_inspect_prints_no_control_character(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_prints_no_control_character(tree: Tree) -> None:
     """A tenant names its processes: an escape sequence would write to the administrator's terminal."""
     write(tree.root / "proc/19772/comm", "\x1b]0;a\x07b\rc")
-    monkeypatch.setattr(show, "SAMPLE_S", 0.01)
     text = Cli(tree).cgpu("inspect", "gpu_test1").stdout
     assert "Processes 19772 ?]0;a?b?c (256 MiB)" in text
     assert all(char.isprintable() for line in text.split("\n") for char in line)

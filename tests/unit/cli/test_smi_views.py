@@ -196,7 +196,7 @@ def test_a_share_that_is_computed_is_marked(sampled: Tree) -> None:
 
 
 def test_a_tenant_cannot_write_to_the_terminal(node: Tree) -> None:
-    for text in (Cli(node).smi("--no-sample").stdout, Cli(node).smi("pmon", "-c", "1").stdout):
+    for text in (Cli(node).smi("--no-sample").stdout, Cli(node).smi("pmon", "-d", "0.1", "-c", "1").stdout):
         assert "x?[31m?]0;owned?" in text
         assert "\x1b" not in text
 

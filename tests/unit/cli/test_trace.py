@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import refused, simulate, simulated
-from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line
+from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -297,6 +297,7 @@ def test_a_drawing_with_25_long_names_and_marks() -> None:
 
 
 def test_stats_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     lines = cli.cgpu("stats", "--no-stream").stdout.splitlines()
     assert max(map(len, lines)) <= 80

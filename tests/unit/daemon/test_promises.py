@@ -604,9 +604,9 @@ async def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node
             go.set()
 
     go = asyncio.Event()
+    go.set()
     node.nvml = Slow()
     async with node.running() as daemon:
-        go.set()
         assert (await node.prepare(OTHER))["ok"]
         before = node.nvml.asked
         for _ in range(2):  # at once, and not again while its answer is new
