@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from missing_pages import PAGE, Pages
 from slicebox import MIB, PROC, Box, clean_box, fb_used, until, vidmem
 from slicebox import nvclient as nv
 
@@ -57,6 +58,29 @@ def taken() -> int:
 def held_in_check(box: Box) -> None:
     """The size of a context is known: the module measured it at the neighbour's."""
     assert taken() <= box.used <= LIMIT_MIB * MIB
+
+
+@pytest.mark.checked
+@pytest.mark.stock_only  # the debug kernel has no userfaultfd
+def test_memory_by_a_size_that_grows_while_it_is_read(box: Box):
+    """The first read of the parameters stops at a page that is missing, and their size grows: what was read then is
+    what the driver gets.
+    """
+    with box.client() as client:
+        gpu = client.gpu(0)
+        arg, params = vidmem(gpu, 2 * MIB)
+        raw, size_at = bytes(params), nv.MemoryParams.size.offset
+        here, pages = size_at + 8, Pages(2)
+        begin = pages.at + PAGE - here
+        pages.put(0, raw[:here].rjust(PAGE, b"\0"))
+        arg.params = begin
+        call = threading.Thread(target=client.ctl.call, args=(nv.NV_ESC_RM_ALLOC, arg))
+        call.start()
+        assert pages.wait() == 1
+        ctypes.c_uint64.from_address(begin + size_at).value = 2 * LIMIT_MIB * MIB
+        pages.put(1, raw[here:])
+        call.join()
+        assert (arg.status, box.used, taken()) == (0, 2 * MIB, 2 * MIB)
 
 
 class Flipper:

@@ -14,13 +14,13 @@ import re
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from missing_pages import Pages
 from pusher import Pusher, inc, listen
 from sharebox import stat
 from slicebox import MIB, PROC, Box, child, clean_box, command, ended, fb_used, fresh_id, until
@@ -339,24 +339,6 @@ def test_a_file_is_mapped_by_its_container_only():
         os.close(fd)
 
 
-SYS_USERFAULTFD, MADV_DONTNEED = 323, 4
-UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
-
-
-def missing_page() -> tuple[int, int]:
-    """A userfaultfd and the address of its page, which is not there: who reads it waits without end."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
-    fd = libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC)
-    at = nv.reserve(4096)
-    libc.mprotect(ctypes.c_void_p(at), 4096, 3)
-    assert fd >= 0
-    assert libc.ioctl(fd, UFFDIO_API, ctypes.create_string_buffer(struct.pack("QQQ", 0xAA, 0, 0))) == 0
-    assert libc.ioctl(fd, UFFDIO_REGISTER, ctypes.create_string_buffer(struct.pack("QQQQ", at, 4096, 1, 0))) == 0
-    return fd, at
-
-
 @pytest.mark.stock_only  # the debug kernel has no userfaultfd
 @pytest.mark.parametrize("what", ["call", "memory", "channel"])
 def test_others_call_while_one_stalls_in_its_own_memory(what: str):
@@ -367,14 +349,14 @@ def test_others_call_while_one_stalls_in_its_own_memory(what: str):
         gpu = rm.gpu(0)
         group = gpu.space().group()
         channel = group.channel()
-        fd, page = missing_page()
+        pages = Pages(1)  # which does not come
         of = (group.gpfifo_class, group.tsg) if what == "channel" else (nv.NV01_MEMORY_LOCAL_USER, gpu.device)
         params = channel.params() if what == "channel" else nv.MemoryParams(owner=rm.handle, size=MIB)
         params = nv.in_branch(of[0], params, rm.branch)
-        arg = nv.Alloc(root=rm.handle, parent=of[1], class_id=of[0], params=page, params_size=ctypes.sizeof(params))
+        arg = nv.Alloc(root=rm.handle, parent=of[1], class_id=of[0], params=pages.at, params_size=ctypes.sizeof(params))
         number = nv.request(nv.NV_ESC_RM_ALLOC, ctypes.sizeof(arg))
-        threading.Thread(target=rm.ctl.raw, args=(number, page if what == "call" else arg), daemon=True).start()
-        stalls = select.select([fd], [], [], 30)[0]
+        threading.Thread(target=rm.ctl.raw, args=(number, pages.at if what == "call" else arg), daemon=True).start()
+        stalls = select.select([pages.fd], [], [], 30)[0]
         assert gpu.alloc_vidmem(MIB)[0] == 0, "its other threads go on"
         os.write(ready, b"y" if stalls else b"n")
 
