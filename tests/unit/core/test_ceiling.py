@@ -55,13 +55,13 @@ def test_high_priority_is_not_frozen_for_others_that_their_ceilings_pause():
     sim.turn.t.prio_budget_ns = -150 * MS
     *others, (least, _) = over_seconds(sim, seconds=2)
     assert least > 33, "of 50"
-    assert all(8 < least and most < 11.5 for least, most in others)
+    assert all(least > 8 and most < 11.5 for least, most in others)
 
 
 @pytest.mark.parametrize(("pauses", "leaves"), [(2, True), (60, False)])
 def test_a_ceiling_is_charged_by_the_work_of_each_tsg_beside_several(pauses, leaves):
-    """High priority of two TSGs shows work all the time, though each leaves the GPU after a short piece. By timeslices a
-    container beside it had 19 % under a ceiling of 10."""
+    """High priority of two TSGs shows work all the time, though each leaves the GPU after a short piece. By timeslices
+    a container beside it had 19 % under a ceiling of 10."""
     turn = Turn(BURST, slice_ms=6, max_inst=100, switch_us=70)
     high, low = turn.add(1, highprio=1, channels=2), turn.add(1, channels=1)
     turn.set("ceiling", low, 10)

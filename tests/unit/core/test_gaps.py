@@ -75,9 +75,7 @@ def test_equal_trainings_beside_one_that_always_works_are_equal(policy, count, k
 def test_small_work_with_gaps_beside_a_training_has_its_turns(work_ms):
     """In the training's turns it would be charged a half, by timeslices, and have a piece in each of them."""
     sim = gpu(PREEMPTIVE, Load(), Steps(19, 4.5), Steps(work_ms, 3), slice_ms=9).run(2500)
-    before = [load.got_ns for load in sim.loads.values()]
-    sim.run(4000)
-    got = [(load.got_ns - ns) / (4000 * MS) for load, ns in zip(sim.loads.values(), before, strict=True)]
+    got = sim.parts(4000)
     assert got[1] < 0.4
     assert got[2] > 0.22
 
@@ -87,11 +85,9 @@ def test_equal_trainings_beside_services_are_equal(count):
     """Services that wake cut turns short; the first of the trainings has no more of what is left than the others."""
     services = [Load(every(20, 1, 2.3 * i)) for i in range(8)]
     sim = gpu(WEIGHTED, *[Steps(60, 10) for _ in range(count)], *services, slice_ms=9).run(2500)
-    before = [load.got_ns for load in sim.loads.values()]
-    sim.run(4000)
-    got = [load.got_ns - ns for load, ns in zip(sim.loads.values(), before, strict=True)]
+    got = sim.parts(4000)
     assert min(got[:count]) > 0.85 * max(got[:count])
-    assert min(got[count:]) > 0.045 * 4000 * MS
+    assert min(got[count:]) > 0.045
 
 
 @pytest.mark.parametrize(("step_ms", "gap_ms"), [(2, 2), (2, 3), (1, 3)])
@@ -99,9 +95,7 @@ def test_small_pieces_beside_more_weight_cut_a_turn_that_became_too_much(step_ms
     """A turn of 45 ms that begins while its slot had no more than its part lately goes on until it had more over some
     seconds, and not to its end: pieces of 2 ms waited up to 90 ms for two such turns, and had 9.1 % of 15."""
     sim = percent(Load(), Load(), Steps(step_ms, gap_ms), weights=[70, 15, 15]).run(9000)
-    before, began = [load.got_ns for load in sim.loads.values()], sim.time_ns
-    sim.run(6000)
-    got = [(load.got_ns - ns) / (sim.time_ns - began) for load, ns in zip(sim.loads.values(), before, strict=True)]
+    got = sim.parts(6000)
     assert got[0] == pytest.approx(0.7, abs=0.03)
     assert got[1] > 0.15
     assert got[2] > 0.095
@@ -129,13 +123,8 @@ def test_neighbours_that_wake_often_leave_a_part_alone(count):
     """Weight 50 and always working, beside neighbours of 1 ms in 7 with the other 50."""
     small = [Load(every(7, 1, 1.3 * i)) for i in range(count)]
     sim = percent(Load(), *small, weights=[50, *[50 // count] * count]).run(2000)
-    before, least = 0, 1.0
-    for _ in range(4):
-        before = sim.loads[0].got_ns
-        sim.run(1000)
-        least = min(least, (sim.loads[0].got_ns - before) / (1000 * MS))
+    assert min(sim.parts(1000)[0] for _ in range(4)) > 0.47
     assert sim.share(0) > 0.49
-    assert least > 0.47
 
 
 @pytest.mark.parametrize(("step_ms", "gap_ms"), [(100, 0.1), (60, 4.5)])
@@ -143,9 +132,7 @@ def test_many_small_ones_with_gaps_leave_a_part_alone(step_ms, gap_ms):
     """Each waits for the others' turns, so it had least of its part when its own begins. That is no loss."""
     small = [Steps(step_ms, gap_ms) for _ in range(10)]
     sim = percent(Load(), *small, weights=[50, *[5] * 10]).run(2000)
-    before = sim.loads[0].got_ns
-    sim.run(5400)  # 30 rounds
-    assert (sim.loads[0].got_ns - before) / (5400 * MS) > 0.485
+    assert sim.parts(5400)[0] > 0.485
 
 
 def several_at_once(sim: Sim, ms: int) -> float:
@@ -190,9 +177,7 @@ def test_what_a_third_one_leaves_is_divided_by_weight():
 def test_a_long_sleep_is_no_claim_to_more_than_04_s():
     """The one that slept 10 s has the GPU to itself for less than it had not of 0.4 s; then the parts hold."""
     sim = gpu(WEIGHTED, Steps(9, 1), Load(every(1e9, 60_000, 10_000)), slice_ms=9).run(10_000)
-    before = sim.loads[0].got_ns
-    sim.run(2000)
-    assert (sim.loads[0].got_ns - before) / (2000 * MS) > 0.35
+    assert sim.parts(2000)[0] > 0.35
 
 
 def by_chance(seed: int, per_s: float, length_ms: float, seconds: int) -> list[tuple[int, int]]:
@@ -330,10 +315,9 @@ def beside(load: Load, switch_us: int, prio_ratio: int) -> Sim:
 def test_gaps_by_chance_are_lent_if_they_pay_on_average(work_us, gap_us, switch_us):
     """Some are shorter than a reading finds; those that are longer than two switches are worth more."""
     sim = beside(ByChance(work_us, gap_us), switch_us, 80).run(500)
-    idle_ns, got_ns = sim.idle_ns, sim.loads[1].got_ns
-    sim.run(1000)
+    idle_ns = sim.idle_ns
+    assert sim.parts(1000)[1] > 0.3
     assert sim.idle_ns - idle_ns < 0.1 * 1000 * MS
-    assert sim.loads[1].got_ns - got_ns > 0.3 * 1000 * MS
 
 
 @pytest.mark.parametrize(
@@ -342,9 +326,7 @@ def test_gaps_by_chance_are_lent_if_they_pay_on_average(work_us, gap_us, switch_
 def test_gaps_that_cost_more_than_they_give_are_kept(work_us, gap_us, switch_us):
     """Seen in each reading, they are shorter than two switches: the others have a piece, and no gap."""
     sim = beside(Closed(work_us, gap_us), switch_us, 80).run(1500)
-    before = [load.got_ns for load in sim.loads.values()]
-    sim.run(1500)
-    high, low = ((load.got_ns - ns) / (1500 * MS) for load, ns in zip(sim.loads.values(), before, strict=True))
+    high, low = sim.parts(1500)
     assert high == pytest.approx(0.8 * work_us / (work_us + gap_us), rel=0.05)
     assert low == pytest.approx(0.2, abs=0.01)
 
@@ -354,9 +336,7 @@ def test_lent_gaps_count_for_what_the_others_had(work_us, gap_us):
     """The rest of a timeslice, for which high priority waits, is theirs, and its pieces are its own: once its budget is
     used up it has what the ceiling leaves it."""
     sim = beside(Closed(work_us, gap_us), 0, 80).run(6000)
-    got_ns = sim.loads[1].got_ns
-    sim.run(3000)
-    assert (sim.loads[1].got_ns - got_ns) / (3000 * MS) == pytest.approx(0.2, abs=0.015)
+    assert sim.parts(3000)[1] == pytest.approx(0.2, abs=0.015)
 
 
 def test_gaps_that_become_longer_are_lent_again():
@@ -366,9 +346,7 @@ def test_gaps_that_become_longer_are_lent_again():
     for gap_us, least, most in ((200, 0, 0.07), (450, 0.25, 1), (200, 0, 0.07)):
         load.c.idle_ns = gap_us * 1000
         sim.run(300)
-        got_ns = sim.loads[1].got_ns
-        sim.run(500)
-        assert least <= (sim.loads[1].got_ns - got_ns) / (500 * MS) < most
+        assert least <= sim.parts(500)[1] < most
 
 
 def test_requests_of_high_priority_need_no_call():
@@ -403,9 +381,7 @@ def test_requests_of_short_kernels_are_as_fast_as_alone(policy, kernels, idle_ms
 def test_gaps_that_no_control_can_lend_are_not_charged():
     """Kernels of 100 us without end use 83 % of the time: below the ceiling, they are as many as alone."""
     sim = gpu(WEIGHTED, Closed(100, 20), Load(), high=[0], prio_ratio=95).run(1500)
-    before = sim.loads[0].got_ns
-    sim.run(2000)
-    assert sim.loads[0].got_ns - before > 0.99 * 2000 * MS * 100 / 120
+    assert sim.parts(2000)[0] > 0.99 * 100 / 120
 
 
 @pytest.mark.parametrize("work_us", [20, 70, 80, 90, 110, 200, 400])
@@ -414,9 +390,7 @@ def test_there_is_no_cliff_by_how_busy_high_priority_is(work_us, gap_us):
     """Gaps that no control can lend were charged below 80 % of work and free from there on: beside 79.5 % with gaps
     of 15 us the others had 1.5 % of a GPU that idled for a fifth."""
     sim = gpu(WEIGHTED, Closed(work_us, gap_us), Load(), high=[0], prio_ratio=80).run(1500)
-    before = [load.got_ns for load in sim.loads.values()]
-    sim.run(2000)
-    high, low = ((load.got_ns - had) / (2000 * MS) for load, had in zip(sim.loads.values(), before, strict=True))
+    high, low = sim.parts(2000)
     assert 0.14 < low < 0.21
     assert high / (work_us / (work_us + gap_us)) + low > 0.98, "all that high priority loses is the others'"
 
@@ -425,9 +399,7 @@ def test_there_is_no_cliff_by_how_busy_high_priority_is(work_us, gap_us):
 def test_gaps_that_could_be_lent_are_charged(kernels, idle_us):
     """Some such kernels, then a gap: once the first budget is used the others have what the ceiling leaves them."""
     sim = gpu(WEIGHTED, Closed(100, 20, kernels, idle_us), Load(), high=[0], prio_ratio=80).run(2000)
-    before = sim.loads[1].got_ns
-    sim.run(2000)
-    assert sim.loads[1].got_ns - before > 0.19 * 2000 * MS
+    assert sim.parts(2000)[1] > 0.19
 
 
 @pytest.mark.parametrize("policy", [WEIGHTED, BURST])
@@ -466,9 +438,7 @@ def test_opening_and_closing_sets_no_timeslice_of_others(policy):
 def test_short_gaps_of_one_that_works_little_are_charged(work_us, gap_us):
     """Its kernels and their gaps have what the ceiling gives, and the others the rest."""
     sim = gpu(WEIGHTED, Closed(work_us, gap_us), Load(), high=[0], prio_ratio=80).run(3000)
-    before = [sim.loads[i].got_ns for i in (0, 1)]
-    sim.run(4000)
-    high, low = ((sim.loads[i].got_ns - before[i]) / (4000 * MS) for i in (0, 1))
+    high, low = sim.parts(4000)
     assert low > 0.15
     assert high == pytest.approx(0.8 * work_us / (work_us + gap_us), rel=0.08)
 

@@ -132,9 +132,7 @@ def test_a_debt_is_not_paid_by_the_pauses_of_others(kernel_ms, policy, weights, 
     ids = [turn.add(weight, channels=1) for weight in weights]
     sim = DemandGpu(turn, dict(zip(ids, loads, strict=True)), kernel_ns=kernel_ms * MS)
     sim.run(3000)
-    before, began = loads[0].got_ns, sim.time_ns
-    sim.run(8000)
-    assert (loads[0].got_ns - before) / (sim.time_ns - began) < most
+    assert sim.parts(8000)[0] < most
 
 
 def test_one_that_slow_calls_made_look_so_has_its_part():
@@ -163,9 +161,7 @@ def test_one_that_wakes_beside_kernels_that_resist_is_not_charged_for_them(kerne
     loads = [Load(), training(), Load(service)]
     sim = DemandGpu(turn, {turn.add(channels=1): load for load in loads}, kernel_ns=kernel_ms * MS)
     sim.run(3000)
-    before, began = [load.got_ns for load in loads], sim.time_ns
-    sim.run(6000)
-    resists, other, _ = ((load.got_ns - had) / (sim.time_ns - began) for load, had in zip(loads, before, strict=True))
+    resists, other, _ = sim.parts(6000)
     assert resists < other + 0.05
 
 
@@ -174,9 +170,7 @@ def parts_beside(kernel_ms, weights, *loads):
     turn = Turn(BURST, slice_ms=9, controls=BOTH, switch_us=205, max_inst=100)
     ids = [turn.add(weight, channels=1) for weight in weights]
     sim = DemandGpu(turn, dict(zip(ids, loads, strict=True)), kernel_ns=kernel_ms * MS).run(8000)
-    before, began = [load.got_ns for load in loads], sim.time_ns
-    sim.run(12_000)
-    return [(load.got_ns - had) / (sim.time_ns - began) for load, had in zip(loads, before, strict=True)]
+    return sim.parts(12_000)
 
 
 @pytest.mark.parametrize(("kernel_ms", "other"), [(12, (19, 10)), (20, (2, 2)), (20, (19, 4.5)), (50, (2, 2))])
@@ -222,10 +216,12 @@ def test_others_that_sleep_for_long_leave_it_the_gpu():
     assert other > 0.0195
 
 
-@pytest.mark.parametrize(("kernel_ms", "sleep_ms", "least", "most"), [(5, 18, 0.9, 0.95), (8, 30, 0.92, 0.97), (8, 12, 0.22, 0.29)])
+@pytest.mark.parametrize(
+    ("kernel_ms", "sleep_ms", "least", "most"), [(5, 18, 0.9, 0.95), (8, 30, 0.92, 0.97), (8, 12, 0.22, 0.29)]
+)
 def test_others_that_usually_sleep_for_long_leave_it_the_gpu(kernel_ms, sleep_ms, least, most):
-    """Only what came after four of its kernels was left in each pause: beside 1 ms in 31 kernels of 8 ms had 27 % and the
-    GPU idled for 70. Beside shorter pauses it delays each piece."""
+    """Only what came after four of its kernels was left in each pause: beside 1 ms in 31 kernels of 8 ms had 27 % and
+    the GPU idled for 70. Beside shorter pauses it delays each piece."""
     resists, other = parts_beside(kernel_ms, (25, 75), Load(), Steps(1, sleep_ms))
     assert least < resists < most
     assert other > 0.85 / (1 + sleep_ms)
