@@ -2,8 +2,7 @@
 """The C files of cgpu_km/core and cgpu_km/pure, compiled for user space and called through cffi.
 
 No declaration is written twice: the cdef is what the preprocessor makes of the headers.
-UBSan is always on; CGPU_ASAN=1 adds ASan (see test_asan.py). Built once per content of the
-sources, into build/core.
+UBSan is always on; test_asan.py adds ASan. Built once per content of the sources, into build/core.
 """
 
 import hashlib
@@ -23,11 +22,10 @@ BUILD = ROOT / "build" / "core"
 SIMULATED = [Path(__file__).with_name(name) for name in ("demand.c", "checked.c")]  # GPUs of the tests
 
 CC = os.environ.get("CC", "cc")
-ASAN = os.environ.get("CGPU_ASAN") == "1"
 WARN = ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 VERSION = '-DCGPU_VERSION="0.0.0"'
 DEFINES = [VERSION, "-DCGPU_DOC"]  # the module is built without the names, sources and notes of rows
-SANITIZE = ["-fsanitize=undefined", "-fno-sanitize-recover=all"] + (["-fsanitize=address"] if ASAN else [])
+SANITIZE = ["-fsanitize=undefined", "-fno-sanitize-recover=all"]
 
 # What env.h gives the headers; the rest of it is libc's and not for cffi.
 TYPES = """
@@ -88,7 +86,7 @@ def digest(text: str) -> str:
 
 
 def load():
-    """(ffi, lib) of the compiled core; of another one where CGPU_CORE_SO names it (test_mutants.py)."""
+    """(ffi, lib) of the compiled core; of another one where CGPU_CORE_SO names it (test_mutants.py, test_asan.py)."""
     text = cdef()
     if other := os.environ.get("CGPU_CORE_SO"):
         ffi = FFI()
@@ -104,7 +102,7 @@ def load():
             name,
             includes([CORE / "env.h", *headers(), *simulated_headers()]),
             sources=[str(p) for p in [*sources(), *SIMULATED]],
-            extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O0" if ASAN else "-O1"],
+            extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O1"],
             extra_link_args=SANITIZE,
         )
         # A folder of its own until it is whole: two test runs may build at once.
