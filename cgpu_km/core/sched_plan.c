@@ -31,6 +31,7 @@ struct plan_input {
 	bool polled;		/* the run state matters to this plan */
 	bool expected;		/* exclusive, and awake not long ago */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
+	bool shares;		/* timeslices divide the GPU while the budget of @present is used up */
 	bool quick;		/* gaps of @present are the hardware's to lend */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 crowd;		/* the others of @low: they have turns to themselves */
@@ -72,6 +73,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low, v->quick ? CGPU_PRIO_CORUN_TSGS_MAX : 1) : v->low;
 	v->crowd = v->low & ~v->corunnable;
 	v->waits = 0;
+	v->shares = false;
 	v->corun = 1;
 	v->ts_scale = 1;
 	if (v->present && !v->exclusive) {
@@ -204,8 +206,10 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
 	if (!(low & v->opened & ~v->corunnable) &&
-	    cgpu_prio_may_share(t, v->active, v->low & v->opened & ~cgpu_rr_naps(t)))
+	    cgpu_prio_may_share(t, v->active, v->low & v->opened & ~cgpu_rr_naps(t))) {
+		v->shares = true;
 		return run | low;
+	}
 	return low | (run & t->asleep_mask);
 }
 
@@ -252,7 +256,8 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
 	if (v->policy->slices && v->crowd >> slot & 1)
 		return 0;
-	if (v->exclusive && t->prio_throttled && v->expected)
+	if (v->exclusive && t->prio_throttled && v->expected &&
+	    (v->shares || (!t->slot[slot].highprio && alternates(t, v, slot))))
 		return cgpu_prio_shared_timeslice_us(t, slot);
 	if (v->expected || (v->exclusive && t->slot[slot].highprio))
 		return cgpu_prio_known_timeslice_us(t, slot, alternates(t, v, slot));

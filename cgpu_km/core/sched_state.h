@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	29	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	30	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Spans over which what a slot got is summed: a decay by 1/e in 0.4 s, and in 8 s. */
 enum cgpu_recent_span {

@@ -339,6 +339,16 @@ def test_lent_gaps_count_for_what_the_others_had(work_us, gap_us):
     assert sim.parts(3000)[1] == pytest.approx(0.2, abs=0.015)
 
 
+def test_a_quota_that_freezes_sets_no_timeslice():
+    """What is frozen shares nothing: each part of the others took two more calls."""
+    sim = beside(Closed(100, 100), 205, 80).run(3000)
+    found = set()
+    for _ in range(400):
+        sim.run(1)
+        found.add(tuple(sim.turn.t.slot[slot].timeslice_us for slot in (0, 1)))
+    assert found == {(32000, 90)}
+
+
 def test_gaps_that_become_longer_are_lent_again():
     """And kept once they are short again. None is so long that high priority sleeps."""
     load = Closed(600, 200)
