@@ -139,6 +139,14 @@ class World:
         await eventually(lambda: self.offered() == units, f"{units} devices, not {self.offered()}")
         await eventually(lambda: self.agent.cluster.pods.synced.is_set(), "pods")
 
+    def has_real_nodes(self) -> None:
+        """Of both GPUs, for the modes that give a container those; other devices stand in for them."""
+        dev = self.directory / "dev"
+        dev.mkdir()
+        for name, real in (("nvidiactl", "null"), ("nvidia-uvm", "zero"), ("nvidia0", "full"), ("nvidia1", "random")):
+            (dev / name).symlink_to(f"/dev/{real}")
+        self.node.facts.dev = dev
+
     async def start_cgpud(self) -> None:
         self._cgpud = self.node.running()
         await self._cgpud.__aenter__()

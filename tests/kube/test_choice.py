@@ -22,7 +22,6 @@ from cgpu_kube.annotations import GPU_MEM, NV_CORES, NV_GPU, NV_MEM, NV_PERCENT
 from cgpu_kube.errors import BadAnnotation, Refused
 from cgpu_kube.node import host
 
-NOW_NS = 2 * 10**18
 T4, H100 = gpu(0, 15, model="Tesla T4"), gpu(1, 79, dev=80, model="NVIDIA H100 80GB HBM3")
 
 
@@ -121,7 +120,7 @@ async def test_the_agent_looks_again(world: World) -> None:
     """An author may write annotations after the binding, and without an extender the kubelet chooses."""
     first, second = world.agent.gpus
     world.api.label_namespace("team", {})
-    written = placed({"main": {1: 6}}, 80)
+    written = placed({"main": {1: 6}})
     wanted = world.pod("a", node_container(mem=6), annotations=written | {notes.GPU_UUID: second.uuid})
     assert "its namespace does not allow it" in await world.refused(wanted)
     world.api.label_namespace("team", {notes.GPU_UUID: "allowed"})
@@ -297,7 +296,7 @@ async def test_the_agent_offers_and_gives_them(tmp_path: Path) -> None:
         world.label("cgpu", **{notes.NAMES_LABEL: notes.NAMES})
         await offered(world, 40)
         await eventually(lambda: world.agent.cluster.published().names == "nvidia", "published")
-        half = world.pod("a", nv_container(gpu=1, percent=50), annotations=placed({"main": {1: 40}}, 80))
+        half = world.pod("a", nv_container(gpu=1, percent=50), annotations=placed({"main": {1: 40}}))
         started = await world.start(half)
         assert world.slots(started) == [(1, SIZES[1] // 2)]
         assert world.env(started)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "40"

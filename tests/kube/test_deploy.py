@@ -178,7 +178,7 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
             else:
                 await eventually(lambda: world.offered() == 94, "the offer")
                 world.api.label_namespace("team", {notes.PRIORITY: "high"})
-                written = placed({"main": {1: 6}}, 80) | {notes.PRIORITY: "high"}
+                written = placed({"main": {1: 6}}) | {notes.PRIORITY: "high"}
                 found = world.pod("p", node_container(mem=6), annotations=written)
                 await world.start(found)
                 await world.agent.cluster.pod("team", "p", "u", fresh=True)

@@ -13,6 +13,7 @@ import pytest
 from cluster import NODES, PODS, Cluster, gpu, our_node, simple
 from fake_api import FakeApi, Refusal
 from fakes import eventually
+from node_world import placed
 
 from cgpu_common.exits import CgpuError
 from cgpu_kube import annotations as notes
@@ -118,7 +119,7 @@ async def test_what_a_pod_s_author_has_written_takes_it_for_a_minute() -> None:
 
 
 def first_annotations(units: int) -> dict[str, str]:
-    return notes.write({"c0": {0: units}}, 15, 2 * 10**18)
+    return placed({"c0": {0: units}}, 15)
 
 
 async def test_a_takeover_may_last_longer_than_a_lease(server: FakeApi, client: kube.Client) -> None:

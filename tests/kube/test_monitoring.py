@@ -13,13 +13,13 @@ import pytest
 import yaml
 from deployed import DEPLOY, REPO, Object, folded, kustomized, named, rendered
 from fakes import eventually
-from node_world import World
+from node_world import World, bound
 from node_world import container as node_container
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from cgpu_common.config import Config
 from cgpu_kube import api
-from cgpu_kube.annotations import GPU_MEM, INDEX
+from cgpu_kube.annotations import GPU_MEM
 from cgpu_kube.extender import metrics
 from cgpu_kube.node import figures
 
@@ -45,9 +45,8 @@ def samples(text: bytes) -> dict[tuple[str, ...], float]:
 
 async def test_the_agent_says_what_it_does(world: World) -> None:
     await eventually(lambda: not world.agent.unready, "ready")
-    one = {INDEX: "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(2 * 10**18)}
-    await world.start(world.pod("a", node_container(mem=6), annotations=one))
-    bad = world.pod("b", node_container(mem=6), annotations={**one, INDEX: "7"})
+    await world.start(world.pod("a", node_container(mem=6), annotations=bound(0, 6)))
+    bad = world.pod("b", node_container(mem=6), annotations=bound(7, 6))
     assert "GPU 7" in await world.refused(bad)
     found = samples(figures.text(world.agent.figures))
     refused = found.pop(("cgpu_node_agent_decisions_total", "refused"))

@@ -41,11 +41,7 @@ class MpsWorld(World):
         self.uuids = [gpu.uuid for gpu in self.link.inventory]
         for uuid in self.uuids:
             self.control.start(uuid)
-        dev = self.directory / "dev"
-        dev.mkdir()
-        for name, real in (("nvidiactl", "null"), ("nvidia-uvm", "zero"), ("nvidia0", "full"), ("nvidia1", "random")):
-            (dev / name).symlink_to(f"/dev/{real}")
-        self.node.facts.dev = dev
+        self.has_real_nodes()
 
     def _gpus(self) -> tuple[NvmlGpu, ...]:
         return tuple(

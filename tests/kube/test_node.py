@@ -360,7 +360,7 @@ async def test_a_drained_node_takes_no_pods(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("generation", ["old", "newer", "both"])
 async def test_the_annotation_names_the_gpu(world: World, generation: str) -> None:
-    written = placed({"main": {1: 8}}, 80)
+    written = placed({"main": {1: 8}})
     old = {key: text for key, text in written.items() if key.startswith("ALIYUN")}
     annotations = {"old": old, "newer": {k: t for k, t in written.items() if k not in old}, "both": written}
     pod = world.pod("p", container(mem=8), annotations=annotations[generation])
@@ -423,7 +423,7 @@ async def test_several_containers_init_and_sidecar(world: World) -> None:
 
 
 async def test_containers_on_different_gpus(world: World) -> None:
-    written = placed({"0": {1: 60}, "1": {0: 9}}, 80)
+    written = placed({"0": {1: 60}, "1": {0: 9}})
     pod = world.pod("p", container("big", mem=60), container("small", mem=9), annotations=written)
     assert world.slots(await world.start(pod, "big")) == [(1, 61169)]
     assert world.slots(await world.start(pod, "small")) == [(0, 9065)]

@@ -183,7 +183,7 @@ async def test_every_write_of_an_extender_passes(policy: Policy) -> None:
 
 
 async def test_every_write_of_an_agent_passes(policy: Policy, world: World) -> None:
-    written = placed({"main": {1: 6}}, 80)
+    written = placed({"main": {1: 6}})
     found = world.pod("p", container(mem=6), annotations=written)
     await world.start(found)
     await eventually(lambda: updates(world.api), "assigned")

@@ -27,10 +27,10 @@ from cluster import NODES, PODS, Cluster, gpu, our_node, simple
 from extender_process import ready
 from fake_api import FakeApi, kubeconfig
 from fakes import eventually, free_port
+from node_world import placed
 from test_lease import LEASES
 from test_storm import check_sums
 
-from cgpu_kube import annotations as notes
 from cgpu_kube import api
 from cgpu_kube.extender.lease import Times
 from cgpu_kube.extender.service import SERVES_LABEL
@@ -328,7 +328,7 @@ async def test_two_processes_and_200_pods(tmp_path: Path, record_property: Calla
 def bound_by_another(cluster: Cluster, name: str, gpu_index: int) -> None:
     """As the other extender's writes leave the pod."""
     found = copy.deepcopy(cluster.stored(name))
-    found["metadata"]["annotations"] = notes.write({"c0": {gpu_index: 10}}, 15, 2 * 10**18)
+    found["metadata"]["annotations"] = placed({"c0": {gpu_index: 10}}, 15)
     found["spec"]["nodeName"] = "n1"
     cluster.put(found)
 
