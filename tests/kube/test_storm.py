@@ -13,7 +13,7 @@ from typing import Any
 from cluster import NODES, PODS, Cluster, container, gpu, our_node, pod, simple, vendor_node
 from fake_api import Refusal
 from fakes import eventually
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cgpu_common.placement import INIT, MAIN, SIDECAR
@@ -100,6 +100,7 @@ steps = st.lists(
 
 @settings(max_examples=60)
 @given(steps)
+@example([*(("create", number, number) for number in range(6)), ("together", 0, "n1"), ("together", 0, "v1")])
 def test_no_gpu_is_given_away_twice(found: list[tuple[str, int, Any]]) -> None:
     sizes = {("n1", 0): 15, ("n1", 1): 30, ("v1", 0): 10, ("v1", 1): 10}
     nodes = [our_node("n1", gpu(0, 15), gpu(1, 30)), vendor_node("v1", 20, 2)]
