@@ -10,15 +10,12 @@ by the documented rule.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from base64 import b64decode
@@ -28,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import image_tar
 import yaml
 from cluster.one_node import NODE, PAUSE_IMAGE, PROGRAMS, REPO, Api, ApiFailure, Cluster, Object, must, until
 
@@ -393,39 +391,9 @@ class Watch:
 
 
 def image_archive(files: dict[str, Path], names: Sequence[str]) -> bytes:
-    """The files and busybox's applets, as `docker save` would write them."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        for name, source in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = source.stat().st_size, 0o755
-            tar.addfile(info, io.BytesIO(source.read_bytes()))
-        for name in APPLETS:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
-        for name in ("tmp", "proc", "dev", "sys", "etc", "run"):
-            directory = tarfile.TarInfo(name)
-            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777
-            tar.addfile(directory)
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Cmd": list(SLEEP), "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer.getvalue()).hexdigest()]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": list(names), "Layers": ["layer.tar"]}]
-    blob = io.BytesIO()
-    with tarfile.open(fileobj=blob, mode="w") as tar:
-        for name, data in (
-            ("config.json", json.dumps(config).encode()),
-            ("layer.tar", layer.getvalue()),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return blob.getvalue()
+    """The files and busybox's applets."""
+    layer = image_tar.rootfs(files, APPLETS, ("tmp", "proc", "dev", "sys", "etc", "run"))
+    return image_tar.saved(layer, names, SLEEP)
 
 
 def scheduler_extenders() -> list[Object]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import select
@@ -17,7 +16,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import engines_used
+import image_tar
 
 REPO = Path(__file__).resolve().parents[4]
 BUILD = REPO / "build"
@@ -118,22 +117,8 @@ def find_simload() -> Path:
 
 def rootfs_tar() -> bytes:
     """Static busybox and simload: the only programs in a container here."""
-    blob = io.BytesIO()
-    with tarfile.open(fileobj=blob, mode="w") as tar:
-        for source, name in ((Path("/bin/busybox"), "bin/busybox"), (find_simload(), "bin/simload")):
-            info = tarfile.TarInfo(name)
-            data = source.read_bytes()
-            info.size, info.mode = len(data), 0o755
-            tar.addfile(info, io.BytesIO(data))
-        for name in APPLETS:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
-        for name in ("tmp", "proc", "dev", "sys"):
-            directory = tarfile.TarInfo(name)
-            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777
-            tar.addfile(directory)
-    return blob.getvalue()
+    programs = {"bin/busybox": Path("/bin/busybox"), "bin/simload": find_simload()}
+    return image_tar.rootfs(programs, APPLETS, ("tmp", "proc", "dev", "sys"))
 
 
 def make_image() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import engines_used
+import image_tar
 from docker_box import (
     BUILD,
     DEV,
@@ -402,26 +402,8 @@ BinaryName = "{RUNTIME}"
 
 
 def image_archive() -> bytes:
-    """The rootfs as `docker save` would write it."""
-    layer = rootfs_tar()
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Cmd": list(SLEEP), "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-    blob = io.BytesIO()
-    with tarfile.open(fileobj=blob, mode="w") as tar:
-        for name, data in (
-            ("config.json", json.dumps(config).encode()),
-            ("layer.tar", layer),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return blob.getvalue()
+    """The rootfs as an image of containerd's."""
+    return image_tar.saved(rootfs_tar(), [IMAGE], SLEEP)
 
 
 class Containerd:
