@@ -125,12 +125,6 @@ NV_STATUS os_get_random_bytes(NvU8 *to, NvU16 bytes)
 	return NV_OK;
 }
 
-nv_cap_t *os_nv_cap_init(const char *path)
-{
-	(void)path;
-	return calloc(1, 16);
-}
-
 nv_cap_t *os_nv_cap_create_dir_entry(nv_cap_t *parent, const char *name, int mode)
 {
 	(void)parent, (void)name, (void)mode;

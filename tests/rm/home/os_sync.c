@@ -222,18 +222,13 @@ gsp_u64 gsp_host_now_ns(void)
 	return monotonic();
 }
 
-NvU64 os_get_monotonic_time_ns(void)
+NvU64 os_get_current_tick(void)
 {
 	run_engines();
 	return monotonic();
 }
 
-NvU64 os_get_monotonic_tick_resolution_ns(void)
-{
-	return 1000000;
-}
-
-NV_STATUS os_get_system_time(NvU32 *seconds, NvU32 *us)
+NV_STATUS os_get_current_time(NvU32 *seconds, NvU32 *us)
 {
 	struct timespec t;
 
@@ -261,11 +256,6 @@ NV_STATUS os_schedule(void)
 {
 	run_engines();
 	return NV_OK;
-}
-
-NvU64 os_get_cpu_frequency(void)
-{
-	return 2000000000;
 }
 
 /* ---- deferred work: run after the call that queued it, when no lock is held ---- */
@@ -318,11 +308,6 @@ void gsp_host_log(const char *format, ...)
 	va_end(a);
 }
 
-void os_log_error(const char *format, va_list a)
-{
-	vfprintf(stderr, format, a);
-}
-
 NV_STATUS nv_log_error(nv_state_t *nv, NvU32 xid, const char *format, va_list a)
 {
 	(void)nv;
@@ -346,11 +331,6 @@ NvS32 os_snprintf(char *to, NvU32 bytes, const char *format, ...)
 	n = vsnprintf(to, bytes, format, a);
 	va_end(a);
 	return n;
-}
-
-NvS32 os_vsnprintf(char *to, NvU32 bytes, const char *format, va_list a)
-{
-	return vsnprintf(to, bytes, format, a);
 }
 
 /* RM's assertions end here. */
