@@ -19,3 +19,8 @@ def compute_and_fill(client: nvclient.Client, limit_mib: int) -> None:
     assert channel.wait() == 4
     assert gpu.alloc_vidmem(limit_mib * MIB // 2)[0] == nvclient.NV_OK
     assert gpu.alloc_vidmem(limit_mib * MIB)[0] == nvclient.NV_ERR_NO_MEMORY
+
+
+def free_bytes(card: nvclient.Gpu) -> int:
+    """Of the card's own heap."""
+    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10

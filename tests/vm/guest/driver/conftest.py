@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nvclient
 import pytest
+from driver_box import free_bytes
 
 REPO = Path(__file__).resolve().parents[4]
 REPORT = REPO / "build/driver.json"
@@ -94,10 +95,6 @@ def no_cards() -> None:
 @pytest.fixture
 def card(cards: list[nvclient.Gpu]) -> nvclient.Gpu:
     return cards[0]
-
-
-def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import nvclient
 import pytest
+from driver_box import free_bytes
 from pusher import Pusher, inc, listen, release
 from runstatebox import stat, state
 from slicebox import MIB, PROC, REPO, Box, until
@@ -22,10 +23,6 @@ NAMES = ("a" * 64, "b" * 64)
 LIMIT_MIB = 1024
 BATCH = 8
 WORK_NS = 1_000_000
-
-
-def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 @pytest.fixture

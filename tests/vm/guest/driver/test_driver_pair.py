@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import cuda_box as c
 import nvclient as nv
 import pytest
+from driver_box import free_bytes
 from peers_box import DISABLE, ENABLE, NO_NUMBER, NV_ERR_INVALID_DEVICE, PAIR, Pair, access, shared_space
 from slicebox import KINDS, MIB, until
 
@@ -21,10 +22,6 @@ VECTOR_BYTES = 8 * MIB  #: SIZE of tests/cuda/peers/peers.c
 def pair() -> Iterator[Pair]:
     with Pair(LIMIT_MIB) as pair:
         yield pair
-
-
-def free_bytes(cards: list[nv.Gpu]) -> list[int]:
-    return [card.fb_info(nv.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10 for card in cards]
 
 
 def test_rm_calls_the_two_peers(pair: Pair) -> None:
@@ -43,11 +40,11 @@ def test_the_copy_engine_of_one_writes_the_others_memory(pair: Pair, cards: list
         channel = space.group(nv.NV2080_ENGINE_TYPE_COPY0).channel(enable=False)
         assert space.bind(channel) == 0
         assert channel.group.enable() == 0
-        charged, free = pair.used(), free_bytes(cards)
+        charged, free = pair.used(), list(map(free_bytes, cards))
         status, memory = theirs.alloc_vidmem(4 * MIB)
         assert status == 0
         expected = [4 * MIB * (number == owner) for number in (0, 1)]
-        assert [was - now for was, now in zip(free, free_bytes(cards), strict=True)] == expected
+        assert [was - now for was, now in zip(free, map(free_bytes, cards), strict=True)] == expected
         assert [now - was for was, now in zip(charged, pair.used(), strict=True)] == expected
         assert space.map(memory, 4 * MIB)[0] == NV_ERR_INVALID_DEVICE, "no access yet"
         assert access(uvm, ENABLE, theirs, mine) == 0
@@ -70,8 +67,10 @@ def test_libcuda(pair: Pair, cards: list[nv.Gpu]) -> None:
     """
     data, own = {}, set()
     for what in ("copy", "reduce"):
-        free = free_bytes(cards)
-        charges, left = c.peers(pair.dev, what, lambda: ([charge(pair, gpu) for gpu in (0, 1)], free_bytes(cards)))
+        free = list(map(free_bytes, cards))
+        charges, left = c.peers(
+            pair.dev, what, lambda: ([charge(pair, gpu) for gpu in (0, 1)], list(map(free_bytes, cards)))
+        )
         assert charges[0] == charges[1], what
         data[what] = charges[0]["data"]
         own |= {was - now - data[what] for was, now in zip(free, left, strict=True)}

@@ -13,6 +13,7 @@ import cuda_box as c
 import docker_box as d
 import nvclient
 import pytest
+from driver_box import free_bytes
 from peers_box import Pair
 from slicebox import MIB, PROC, Box, until
 
@@ -35,10 +36,6 @@ def boxes() -> Iterator[list[Box]]:
     """A container on each of the two."""
     with Box(NAMES[0], LIMIT_MIB[0], gpu=0) as one, Box(NAMES[1], LIMIT_MIB[1], gpu=1) as two:
         yield [one, two]
-
-
-def free_bytes(card: nvclient.Gpu) -> int:
-    return card.fb_info(nvclient.NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE)[0] << 10
 
 
 def alone(box: Box, number: int) -> tuple[str, ...]:
