@@ -20,7 +20,7 @@ import fuzzed  # noqa: E402
 pytestmark = pytest.mark.once
 
 DEBUG = os.environ["KERNEL"].endswith("debug")
-SECONDS = 20
+SECONDS = 12
 SEED = 2
 #: The debug kernel is here for its own checks. It makes a fiftieth of the calls, fewer on a slow machine. Its small
 #: counts are random (a free 5 times of 6, once), so the floors only require that the fuzzer works at all.
@@ -51,7 +51,7 @@ def test_wrong_calls():
 
 @pytest.mark.more
 def test_other_wrong_calls_for_longer():
-    check_floors(fuzzed.fuzz(3 * SECONDS, SEED + 1), MADE | CONTEXTS, ANSWERED)
+    check_floors(fuzzed.fuzz(5 * SECONDS, SEED + 1), MADE | CONTEXTS, ANSWERED)
 
 
 @pytest.mark.more

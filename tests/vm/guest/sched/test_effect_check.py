@@ -151,10 +151,10 @@ def brief_loads(tenant: Tenant, seconds: float, idle: int = 0) -> None:
     while time.monotonic() < end:
         load = tenant.box.simload("--seconds", 0.3, "--kernel-us", KERNEL_US, "--depth", 64)
         load.communicate(timeout=60)
-        if idle:
-            others = tenant.box.simload("--hold", "--seconds", 1e-6, "--processes", idle)
-            others.communicate(timeout=60)
-            assert others.returncode == 0
+        for _ in range(idle):
+            other = tenant.box.simload("--hold", "--seconds", 1e-6)
+            other.communicate(timeout=60)
+            assert other.returncode == 0
 
 
 def brief_service(tenant: Tenant) -> None:
