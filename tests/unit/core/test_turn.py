@@ -225,22 +225,17 @@ def test_opening_and_closing_costs_no_other_slot_a_turn(policy, cap, period_ms, 
 
 # ---- highprio --------------------------------------------------------------------------------
 
-# policy, controls, highprio ones, others [(weight, opened)], shares in periods of 100 ms, prio_ratio 80
+# Beside what test_policy_table.py has: policy, controls, highprio ones, others [(weight, opened)], shares in periods of
+# 100 ms, prio_ratio 80
 HIGHPRIO = [
-    ("1: never frozen below the ceiling, the other beside it", PREEMPTIVE, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
-    ("1: without timeslices the other waits", PREEMPTIVE, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
     ("1: idle highprio is out", PREEMPTIVE, 3, [(1, 0)], [(1, 1), (1, 1)], [0, 0.5, 0.5]),
     ("1: no ceiling while no other has opened the GPU", PREEMPTIVE, 3, [(1, 1)], [(1, 0)], [1, 0]),
     ("1: several share by the policy", PREEMPTIVE, 1, [(1, 1), (3, 1)], [(1, 1)], [0.4, 0.4, 0.2]),
-    ("1: the others share by the policy", PREEMPTIVE, 3, [(1, 1)], [(1, 1), (1, 1)], [0.8, 0.5, 0.5]),
     ("1: weight 0 with highprio is frozen", PREEMPTIVE, 3, [(0, 1)], [(1, 1)], [0, 1]),
     ("2: several share by weight", WEIGHTED, 1, [(1, 1), (3, 1)], [(1, 1)], [0.2, 0.6, 0.2]),
-    ("2: the others share by weight", WEIGHTED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 1 / 3, 2 / 3]),
-    ("3: the caps of the others stay", FIXED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 0.05, 0.1]),
     ("3: a cap above what is kept runs beside", FIXED, 3, [(1, 1)], [(10, 1)], [0.8, 0.5]),
     ("3: the others keep what the ceiling leaves", FIXED, 1, [(1, 1)], [(10, 1)], [0.8, 0.2]),
     ("0: the others keep to 1/max_inst", FAIR, 3, [(1, 1)], [(1, 1), (9, 1)], [0.8, 0.05, 0.05]),
-    ("4: freezes enforce the ceiling only", SOFT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
     ("4: without freezes there is no ceiling", SOFT, 2, [(1, 1)], [(1, 1)], [1, 1]),
     ("5: highprio means nothing", NATIVE, 3, [(1, 1)], [(1, 1)], [1, 1]),
 ]
