@@ -137,6 +137,7 @@ def tables(kind: str) -> list:
     }[kind]()
 
 
+@cache
 def table(kind: str) -> list[Row]:
     """All rows of a kind in the order of the tables, without the opaque controls."""
     return [r for raws in histories(kind) for r in expanded(kind, raws)]
