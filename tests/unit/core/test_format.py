@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 u64 = st.integers(0, 2**64 - 1)
 entries = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**50)), max_size=40)
-PROC_MD = Path(__file__).resolve().parents[3] / "docs" / "reference" / "proc.md"
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/proc.md").read_text()
+STAT = PAGE.split("`N/C/stat`, in this order:")[1].split("\n\n")[1]
+NAMES = [name for row in STAT.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
 def text_of(call, *args) -> str:
@@ -67,21 +69,19 @@ def test_stat_is_what_the_contract_lists(values):
     stat.enforced, stat.unsure_ns, stat.failed, stat.preempt_slow = values[11:] = 1, values[12], 3, 4
     led.limit_bytes, led.used_bytes, led.peak_bytes, led.refused = values[6:10]
     lines = text_of(lib.cgpu_format_slot_stat, led, stat, values[10]).splitlines()
-    table = PROC_MD.read_text().split("`N/C/stat`, in this order:")[1].split("\n\n")[1]
-    names = [n for row in table.splitlines() for n in re.findall(r"`(\w+)`", row.split("|")[1])]
     # What a card has a fixed number of is the shell's to say, behind them (proc.c).
     kinds = ("channels", "groups", "bar1_bytes")
-    assert names[15:24] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
-    assert lines == [f"{name} {value}" for name, value in zip(names[:15], values, strict=True)]
+    assert NAMES[15:24] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
+    assert lines == [f"{name} {value}" for name, value in zip(NAMES[:15], values, strict=True)]
     stat.wait, stat.throttled_ns = {}, 17
     lines = text_of(lib.cgpu_format_slot_waits, stat).splitlines()
     waits = [line.split()[0] for line in lines]
-    assert names[24:29] == [waits[0], *waits[-4:]]
+    assert NAMES[24:29] == [waits[0], *waits[-4:]]
     # What the driver keeps in lists, and system memory: the shell's, too.
     lists = [kind + end for kind in ("clients", "devices", "events", "os_events") for end in ("", "_left")]
     used = [f"used_{kind}_bytes" for kind in ("data", "context", "managed", "imported", "tables")]
     sessions = [kind + end for kind in ("nvdec", "nvenc", "nvjpg", "ofa") for end in ("", "_floor", "_left")]
-    assert names[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs", *used, *sessions]
+    assert NAMES[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs", *used, *sessions]
     assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns", "throttled_ns"]
     assert [lib.cgpu_wait_below_ns(n) for n in range(18)] == [100_000 << n for n in range(18)], "the core's buckets"
     assert lines[-1] == "throttled_ns 17"
