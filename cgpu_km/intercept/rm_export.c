@@ -25,6 +25,7 @@ struct export {
 
 /* Offsets of the fields, which differ between the two pairs of calls. */
 struct layout {
+	u32 cmd;
 	u32 fd_at, parent_at, objects_at;
 	u32 num_at, index_at;	/* u16; 0: one object, at index 0 */
 	u32 max;		/* 0: none, the call only prepares the file */
@@ -34,30 +35,27 @@ struct layout {
 static const struct layout *layout_of(u32 cmd)
 {
 	static const struct layout layouts[] = {
-		{ AT(nv_export_to_fd, fd), 0, AT(nv_export_to_fd, object.data.rmObject.hObject), 0, 0, 1 },
-		{ AT(nv_create_export_fd, fd), .places_at = AT(nv_create_export_fd, maxObjects) },
-		{ AT(nv_exports_to_fd, fd), 0, AT(nv_exports_to_fd, objects), AT(nv_exports_to_fd, numObjects),
+		{ NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+		  AT(nv_export_to_fd, fd), 0, AT(nv_export_to_fd, object.data.rmObject.hObject), 0, 0, 1 },
+		{ NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD,
+		  AT(nv_create_export_fd, fd), .places_at = AT(nv_create_export_fd, maxObjects) },
+		{ NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+		  AT(nv_exports_to_fd, fd), 0, AT(nv_exports_to_fd, objects), AT(nv_exports_to_fd, numObjects),
 		  AT(nv_exports_to_fd, index), NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS,
 		  AT(nv_exports_to_fd, maxObjects) },
-		{ AT(nv_import_from_fd, fd), AT(nv_import_from_fd, object.data.rmObject.hParent),
+		{ NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+		  AT(nv_import_from_fd, fd), AT(nv_import_from_fd, object.data.rmObject.hParent),
 		  AT(nv_import_from_fd, object.data.rmObject.hObject), 0, 0, 1 },
-		{ AT(nv_imports_from_fd, fd), AT(nv_imports_from_fd, hParent), AT(nv_imports_from_fd, objects),
+		{ NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+		  AT(nv_imports_from_fd, fd), AT(nv_imports_from_fd, hParent), AT(nv_imports_from_fd, objects),
 		  AT(nv_imports_from_fd, numObjects), AT(nv_imports_from_fd, index),
 		  NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS },
 	};
+	const struct layout *layout = layouts;
 
-	switch (cmd) {
-	case NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD:
-		return &layouts[0];
-	case NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD:
-		return &layouts[1];
-	case NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD:
-		return &layouts[2];
-	case NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD:
-		return &layouts[3];
-	default:
-		return &layouts[4];
-	}
+	while (layout->cmd != cmd && layout != &layouts[ARRAY_SIZE(layouts) - 1])
+		layout++;
+	return layout;
 }
 
 /* An export to a control file, the export file, or an import from it. */

@@ -344,18 +344,13 @@ void ckm_netlink_event(struct ckm_container *ct, u32 event)
 
 /* ---- recording ---- */
 
-void ckm_events_kick(struct ckm_gpu *gpu)
-{
-	mod_delayed_work(system_dfl_wq, &gpu->events.work, 0);
-}
-
 /* Queue the work: at once, or when EVERY has passed since the last event of this kind. */
 static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 {
 	unsigned long next_allowed = slot->pending.next_allowed[kind];
 
 	if (time_after_eq(jiffies, next_allowed))
-		ckm_events_kick(slot->gpu);
+		mod_delayed_work(system_dfl_wq, &slot->gpu->events.work, 0);
 	else
 		queue_delayed_work(system_dfl_wq, &slot->gpu->events.work,
 				   next_allowed - jiffies);

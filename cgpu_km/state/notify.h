@@ -47,8 +47,6 @@ void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u
  * sent. Sleeps; takes gpu->events.lock and gpu->lock.
  */
 void ckm_events_gpu_changed(struct ckm_gpu *gpu);
-/* Queue the same. Any context. */
-void ckm_events_kick(struct ckm_gpu *gpu);
 
 /* Send CGPU_EVENT_ATTACHED or _DETACHED. Sleeps; takes gpu->events.lock. */
 void ckm_netlink_gpu_event(struct ckm_gpu *gpu, u32 event);
