@@ -35,7 +35,7 @@ enum nvsim_fault nvsim_fault_hit(u32 cmd, u32 *status)
 	}
 	if (!is_next(cmd))
 		return NVSIM_FAULT_NONE;
-	pr_info_ratelimited("nvsim: fault %d in call %#x\n", nvsim.fault_kind, cmd);
+	pr_info_ratelimited("fault %d in call %#x\n", nvsim.fault_kind, cmd);
 	switch (nvsim.fault_kind) {
 	case 1:
 		*status = NV_ERR_TIMEOUT;

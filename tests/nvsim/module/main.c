@@ -188,7 +188,7 @@ static int __init nvsim_init(void)
 	kernel_param_lock(THIS_MODULE);
 	ready = true;
 	kernel_param_unlock(THIS_MODULE);
-	pr_info("nvsim: %d x %s, %d MiB%s, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib[0],
+	pr_info("%d x %s, %d MiB%s, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib[0],
 		nvsim.fb_mib_count > 1 ? " and others" : "",
 		nvsim_release());
 	return 0;

@@ -287,7 +287,7 @@ static NV_STATUS esc_alloc(nv_state_t *nv, const struct nvsec *sec, void *arg, u
 	if (size == sizeof(*p)) {
 		nvsim_op_alloc(sec, p);
 		if (nvsim.trace && p->status != NV_OK)
-			pr_info("nvsim: class %#x: status %#x\n", p->hClass, p->status);
+			pr_info("class %#x: status %#x\n", p->hClass, p->status);
 		return NV_OK;
 	}
 	memcpy(&p64, p21, 24);
@@ -336,7 +336,7 @@ static void esc_control(const struct nvsec *sec, void *arg)
 
 	nvsim_op_control(sec, p);
 	if (nvsim.trace && p->status != NV_OK)
-		pr_info("nvsim: control %#x of %u bytes: status %#x\n", p->cmd, p->paramsSize, p->status);
+		pr_info("control %#x of %u bytes: status %#x\n", p->cmd, p->paramsSize, p->status);
 }
 
 static void esc_dup(const struct nvsec *sec, void *arg) { nvsim_op_dup(sec, arg); }
@@ -393,7 +393,7 @@ NV_STATUS nvsim_rm_escape(nv_state_t *nv, nv_file_private_t *nvfp, u32 cmd, void
 		if (escapes[i].gpu_node != !!nv->gpu)
 			return NV_ERR_INVALID_ARGUMENT;
 		if (size != escapes[i].size) {
-			pr_info_ratelimited("nvsim: escape %#x has %u bytes here, %u are given\n", cmd,
+			pr_info_ratelimited("escape %#x has %u bytes here, %u are given\n", cmd,
 					    escapes[i].size, size);
 			return NV_ERR_INVALID_ARGUMENT;
 		}
@@ -402,6 +402,6 @@ NV_STATUS nvsim_rm_escape(nv_state_t *nv, nv_file_private_t *nvfp, u32 cmd, void
 		escapes[i].fn(&sec, arg);
 		return NV_OK;
 	}
-	pr_info_ratelimited("nvsim: escape %#x of %u bytes is unknown\n", cmd, size);
+	pr_info_ratelimited("escape %#x of %u bytes is unknown\n", cmd, size);
 	return NV_ERR_GENERIC;
 }

@@ -488,12 +488,12 @@ static void op_alloc(const struct nvsec *sec, struct nvos64 *p, u32 longer)
 	}
 	p->status = NV_ERR_INVALID_CLASS;
 	if (!find_class(p->hClass, &k)) {
-		pr_info_ratelimited("nvsim: class %#x is unknown, %u bytes of parameters\n", p->hClass,
+		pr_info_ratelimited("class %#x is unknown, %u bytes of parameters\n", p->hClass,
 				    p->paramsSize);
 		return;
 	}
 	if (k.size && p->paramsSize && p->paramsSize != k.size)
-		pr_info_ratelimited("nvsim: class %#x has %u bytes of parameters here, %u are given\n",
+		pr_info_ratelimited("class %#x has %u bytes of parameters here, %u are given\n",
 				    p->hClass, k.size, p->paramsSize);
 	p->status = NV_ERR_INVALID_ARGUMENT;
 	if (!p->pAllocParms && !k.optional)

@@ -64,10 +64,10 @@ static NV_STATUS call(struct nvctl *c, const struct nvctl_entry *e, const struct
 static void log_refusal(const struct nvctl_entry *e, const struct nvos54 *p)
 {
 	if (e)
-		pr_info_ratelimited("nvsim: control %#x has %d bytes here, %u are given\n", p->cmd,
+		pr_info_ratelimited("control %#x has %d bytes here, %u are given\n", p->cmd,
 				    e->size, p->paramsSize);
 	else
-		pr_info_ratelimited("nvsim: control %#x of %u bytes is unknown\n", p->cmd,
+		pr_info_ratelimited("control %#x of %u bytes is unknown\n", p->cmd,
 				    p->paramsSize);
 }
 

@@ -89,7 +89,7 @@ static NV_STATUS pin_os_desc(struct nvgpu *gpu, u64 uaddr, u64 limit, struct nvm
 	st = os_lock_user_pages((void *)uaddr, count, &pages, NV_LOCK_USER_PAGES_FLAGS_WRITE_YES);
 	/* NVIDIA's driver does, and takes them of an administrator (os_lookup_user_io_memory()). */
 	if (st == NV_ERR_INVALID_ADDRESS)
-		pr_info_ratelimited("nvsim: looks for registers at an address of a process\n");
+		pr_info_ratelimited("looks for registers at an address of a process\n");
 	if (st != NV_OK)
 		return st;
 	m = nvmem_create(gpu, NVLOC_OSDESC, count << PAGE_SHIFT, PAGE_SIZE);

@@ -511,7 +511,7 @@ static long uvm_call(const struct uvm_call *k, struct uvm_vas *v, void __user *u
 	else
 		*status_of(k, arg) = NV_ERR_ILLEGAL_ACTION;
 	if (nvsim.trace && *status_of(k, arg) != NV_OK)
-		pr_info("nvsim: uvm call %u: status %#x\n", k->cmd, *status_of(k, arg));
+		pr_info("uvm call %u: status %#x\n", k->cmd, *status_of(k, arg));
 	if (copy_to_user(uarg, arg, k->size))
 		ret = -EFAULT;
 	kvfree(arg);
@@ -527,7 +527,7 @@ static long uvm_ioctl(struct file *file, unsigned int cmd, unsigned long uarg)
 	for (i = 0; i < ARRAY_SIZE(calls); i++)
 		if (calls[i].cmd == cmd && nvsim_in_branch(calls[i].since, calls[i].before))
 			return uvm_call(&calls[i], file->private_data, (void __user *)uarg);
-	pr_info_ratelimited("nvsim: uvm call %u is unknown\n", cmd);
+	pr_info_ratelimited("uvm call %u is unknown\n", cmd);
 	return -EINVAL;
 }
 

@@ -79,3 +79,14 @@ def test_a_date_and_a_test_do_not(tree: Path) -> None:
     (tree / "cgpu_km/main.c").touch()
     (tree / "tests/vm/cores/test_more.py").touch()
     assert inputs(tree) == before
+
+
+def test_the_products_compiled_headers_serve_nvsim():
+    """gcc leaves headers that were compiled with another pr_fmt, without a word: each file would read them itself."""
+    formats = [
+        line.partition(" -D")[2]
+        for path in ("Kbuild", "tests/nvsim/module/Kbuild")
+        for line in (REPO / path).read_text().splitlines()
+        if "pr_fmt" in line
+    ]
+    assert formats == ["""'pr_fmt(fmt)=KBUILD_MODNAME ": " fmt'"""] * 2
