@@ -27,7 +27,7 @@ FIELDS = (
     "scenario", "where", "rule", "policy", "control", "profile", "personality", "ratio_error_pct", "share_error_1s_pp",
     "share_bound_1s_pp", "aggregate_pct", "wait_p99_us", "takeover_us", "cap_excess_pp", "simulated",
 )  # fmt: skip
-OURS = "cgpu"
+OURS = "ours"
 WARM_NS = 1 * S
 SLACK_PP = 0.2
 CONTROLS = {0: "freeze", 1: "freeze", 2: "freeze", 3: "freeze", 4: "timeslice", 5: None, 6: "freeze"}

@@ -16,6 +16,7 @@ from typing import Any
 
 from machine import REPO, Failed, boot, unknown
 from results import write_report
+from sched_sim import OURS
 
 OUTPUT = REPO / "build/bench-sched-vm.json"
 SLACK_PP = 0.2
@@ -97,7 +98,7 @@ def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
     return {
         "scenario": cell.scenario,
         "where": "vm",
-        "rule": "cgpu",
+        "rule": OURS,
         "policy": cell.policy,
         "control": "freeze",
         "profile": cell.profile,

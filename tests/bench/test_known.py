@@ -12,7 +12,7 @@ import pytest
 from known import EXCHANGE, SHORT_QUEUE, excuse, stale
 
 ROW = {
-    "where": "sim", "rule": "cgpu", "profile": "a100", "personality": "default", "scenario": "1:2", "policy": 2,
+    "where": "sim", "rule": "ours", "profile": "a100", "personality": "default", "scenario": "1:2", "policy": 2,
     "slice_us": 5000, "default_slice": False, "ratio_error_pct": 0.5, "share_error_1s_pp": 0.4,
     "share_bound_1s_pp": 0.53, "aggregate_pct": 99.0, "cap_excess_pp": 0.3, "takeover_us": None,
 }  # fmt: skip

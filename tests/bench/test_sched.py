@@ -230,7 +230,7 @@ def row() -> dict[str, Any]:
 def test_a_row_has_its_fields(row: dict[str, Any]) -> None:
     assert list(row)[: len(FIELDS)] == list(FIELDS)
     assert row["simulated"] is True
-    assert (row["where"], row["rule"], row["control"]) == ("sim", "cgpu", "freeze")
+    assert (row["where"], row["rule"], row["control"]) == ("sim", "ours", "freeze")
     assert 0 <= row["ratio_error_pct"] < 10
     assert 95 < row["aggregate_pct"] <= 100
     assert row["cap_excess_pp"] is None
