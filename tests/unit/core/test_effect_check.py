@@ -173,7 +173,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
     assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.findings
 
 
-@pytest.mark.parametrize("resists_ms", [20, 400, 5000])
+@pytest.mark.parametrize("resists_ms", [20, 1000, 5000])
 @pytest.mark.parametrize("all_of_them", [False, True])
 @pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
 def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them, resists_ms):
