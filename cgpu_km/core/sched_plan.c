@@ -181,8 +181,8 @@ static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
  */
 static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 {
+	u32 run, low, rivals;
 	bool throttled;
-	u32 run, low;
 
 	if (!v->awake)
 		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
@@ -198,18 +198,16 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 	run |= v->high & ~v->opened;
 	if (!throttled)
 		return run;
-	/* They sleep, or their ceilings keep them from it. */
-	if (!(v->low & v->opened & ~(t->capped_mask | (t->asleep_mask & t->run_mask))))
-		return run | v->low;
 	low = v->low;
-	if (v->policy->slices)
+	/* Or they sleep, or their ceilings keep them from it. */
+	rivals = low & v->opened & ~(t->capped_mask | (t->asleep_mask & t->run_mask));
+	if (rivals && v->policy->slices)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
-	if (!(low & v->opened & ~v->corunnable) &&
-	    cgpu_prio_may_share(t, v->active, v->low & v->opened & ~cgpu_rr_naps(t))) {
-		v->shares = true;
+	v->shares = !(low & v->opened & ~v->corunnable) &&
+		    cgpu_prio_may_share(t, v->active, v->low & v->opened & ~cgpu_rr_naps(t));
+	if (v->shares || !rivals)
 		return run | low;
-	}
 	return low | (run & t->asleep_mask);
 }
 

@@ -379,10 +379,13 @@ u32 cgpu_prio_timeslice_us(const struct cgpu_sched *t, u32 slot, u32 corun, u32 
  */
 u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, u32 slot, bool alternates)
 {
-	u32 us = KNOWN_LONG_US / cgpu_at_work(t, slot), least = KNOWN_SWITCHES * t->switch_ns / 1000;
+	u32 us = KNOWN_LONG_US / cgpu_at_work(t, slot), least = KNOWN_SWITCHES * t->switch_ns / 1000, window_us;
 
 	if (!t->slot[slot].highprio)
 		return alternates && least > KNOWN_SHORT_US ? least : KNOWN_SHORT_US;
+	window_us = cgpu_prio_window_us(t, slot);
+	if (us > window_us)
+		us = window_us;
 	return us < LONG_MIN_US ? LONG_MIN_US : us;
 }
 

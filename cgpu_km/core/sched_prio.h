@@ -51,8 +51,9 @@ bool cgpu_prio_was_awake(const struct cgpu_sched *t);
 u32 cgpu_prio_probed(const struct cgpu_sched *t, u32 awake, u64 *left_ns);
 u32 cgpu_prio_kept_back(const struct cgpu_sched *t, u32 low, u64 *left_ns);
 
-/* High-priority slots that had work lately. */
+/* High-priority slots that had work lately, and how long a TSG of one may run until the quota stops several. */
 u32 cgpu_prio_lively(const struct cgpu_sched *t);
+u32 cgpu_prio_window_us(const struct cgpu_sched *t, u32 slot);
 
 /* Do timeslices divide the GPU while the budget is used up? Else high priority is frozen. */
 bool cgpu_prio_may_share(const struct cgpu_sched *t, u32 active, u32 steady);

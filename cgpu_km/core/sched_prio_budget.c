@@ -80,6 +80,25 @@ static s64 resume_ns(const struct cgpu_sched *t)
 }
 
 /**
+ * cgpu_prio_window_us() - how long a slot may run between two pauses for the quota
+ * @t: the scheduler, accounted up to now
+ * @slot: with highprio
+ *
+ * Several slots run side by side until the budget is used up, and the hardware begins each time with the same TSG: at
+ * longer timeslices only that one would run.
+ *
+ * Return: microseconds for each of its TSGs; 0xffffffff: it is the only one, or the quota stopped none lately.
+ */
+u32 cgpu_prio_window_us(const struct cgpu_sched *t, u32 slot)
+{
+	u32 slots = cgpu_count(cgpu_prio_lively(t));
+
+	if (slots <= 1 || !t->prio_stopped_ns || t->last_ns - t->prio_stopped_ns > LIVELY_NS)
+		return 0xffffffffu;
+	return (u32)(SEVERAL_RESUME_NS / 1000) * 100 / (100 - t->prio_ratio) / (slots * cgpu_at_work(t, slot));
+}
+
+/**
  * cgpu_prio_budget_used_up() - must the high-priority slots share the GPU now
  * @t: the scheduler, accounted up to now
  * @left_ns: lowered to the time until the answer may change
@@ -153,14 +172,17 @@ static u32 others(const struct cgpu_sched *t)
  *
  * One whose gaps are too short to be lent would lose a timeslice to the others in each of them. But where all of them
  * sleep now and then the GPU would idle meanwhile, and of one of several TSGs, whose gaps are longer beside others,
- * only this shows them. Of several slots, and of gaps that readings miss, it is not known what the others had.
+ * only this shows them. Of gaps that readings miss it is not known what the others had, nor of several slots, which
+ * share only where the GPU would idle otherwise.
  *
  * Return: false: high priority is frozen meanwhile.
  */
 bool cgpu_prio_may_share(const struct cgpu_sched *t, u32 active, u32 steady)
 {
-	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !cgpu_is_one(cgpu_prio_lively(t)))
+	if (!(t->controls & CGPU_CTRL_TIMESLICE))
 		return false;
+	if (!cgpu_is_one(cgpu_prio_lively(t)))
+		return !active && !steady;
 	return !active || (cgpu_dense_has_seen_gaps(t, __builtin_ctz(active)) && !steady);
 }
 
@@ -174,13 +196,13 @@ static bool has_crowd(const struct cgpu_sched *t, u32 low)
 }
 
 /* High priority that leaves the GPU as a whole, and beside which others run for longer than a call takes. The gaps
- * of one of several TSGs end by chance, and a crowd, which is frozen at their ends, has little of them.
+ * of one of several TSGs end by chance. A crowd is frozen at the end of each gap, so it has no whole round of one.
  */
 static bool is_beside(const struct cgpu_sched *t, u32 slot)
 {
 	if (!(t->run_mask >> slot & 1) || cgpu_at_work(t, slot) > 1 || !cgpu_is_one(cgpu_prio_lively(t)))
 		return false;
-	return t->slot[slot].tsgs <= 1 || !has_crowd(t, others(t));
+	return !has_crowd(t, others(t));
 }
 
 /**
