@@ -265,7 +265,8 @@ def test_a_tenant_with_two_faulted_containers_takes_no_source_from_one_that_is_f
             source, known, busy = state()
             assert (source, busy) == ("chram", 0) and known >= 1
             time.sleep(0.02)
-        assert state() == ("chram", 1, 0), "the two are unknown, in their turns and between them"
+        # A busy machine leaves one that has half of the turns too few readings until then.
+        until(lambda: state() == ("chram", 1, 0), GIVEN_UP_S)  # the two are unknown, in their turns and between them
 
 
 @of_chram
