@@ -77,21 +77,27 @@ void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u6
 			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
 }
 
+/* How long the work of one of several TSGs is; 0: unknown, or it seldom ends while the others go on. */
+static u32 piece_us(const struct cgpu_sched_entity *s)
+{
+	return cgpu_at_work_leaves(s) ? s->piece_us : 0;
+}
+
 /* Of a round of the hardware one TSG has its timeslice, or the rest of its work if that is less. */
 static u64 round_us(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u32 us = cgpu_hw_timeslice_us(t, s);
+	u32 us = cgpu_hw_timeslice_us(t, s), piece = piece_us(s);
 
-	if (cgpu_at_work_leaves(s) && s->piece_us && s->piece_us < us)
-		us = s->piece_us;
+	if (piece && piece < us)
+		us = piece;
 	return (u64)cgpu_at_work(t, slot) * us;
 }
 
 static bool has_pieces(const struct cgpu_sched *t, u32 mask)
 {
 	for (; mask; mask &= mask - 1)
-		if (cgpu_at_work_leaves(&t->slot[__builtin_ctz(mask)]) && t->slot[__builtin_ctz(mask)].piece_us)
+		if (piece_us(&t->slot[__builtin_ctz(mask)]))
 			return true;
 	return false;
 }

@@ -170,10 +170,10 @@ static u32 others(const struct cgpu_sched *t)
  * @active: high-priority slots beside which the others are frozen otherwise
  * @steady: those without highprio that have opened the GPU and did not sleep lately
  *
- * One whose gaps are too short to be lent would lose a timeslice to the others in each of them. But where all of them
- * sleep now and then the GPU would idle meanwhile, and of one of several TSGs, whose gaps are longer beside others,
- * only this shows them. Of gaps that readings miss it is not known what the others had, nor of several slots, which
- * share only where the GPU would idle otherwise.
+ * High priority with gaps too short to be lent would lose a timeslice to the others in each gap. But where all others
+ * sleep now and then the GPU would idle meanwhile, and gaps of a slot with several TSGs show only beside others. What
+ * the others had of gaps that readings miss is unknown, and so it is beside several high-priority slots, which share
+ * only where the GPU would idle otherwise.
  *
  * Return: false: high priority is frozen meanwhile.
  */

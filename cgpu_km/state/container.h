@@ -33,13 +33,13 @@ enum ckm_event_kind {
 	CKM_EVENT_KINDS,
 };
 
-/* Pending events of a slot (notify.c). gpu->lock. */
 /* The first refusal since an event was sent. */
 struct ckm_refusal {
 	u32 pid;
 	u64 asked, limit, used;		/* bytes, ids, or sessions */
 };
 
+/* Pending events of a slot (notify.c). gpu->lock. */
 struct ckm_slot_events {
 	unsigned long next_allowed[CKM_EVENT_KINDS];	/* jiffies; not sent before */
 	u32 count[CKM_EVENT_KINDS];	/* since the last one sent; of overruns 0 or 1 */
